@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from ..util.progress import OnProgress, Progress
+from ..util.progress import Interrupted, OnProgress, Progress
 
 
 def progress(*columns: ProgressColumn, hidden: bool = False) -> Bars:
@@ -24,15 +24,20 @@ def progress(*columns: ProgressColumn, hidden: bool = False) -> Bars:
 @contextmanager
 def stages(column: ProgressColumn) -> Iterator[OnProgress]:
     """Show a bar for a model's opening and the stages that follow, with a column of its own kind;
-    yield the function that updates the bar and prints messages."""
+    yield the function that updates the bar and prints messages. After Ctrl-C, print how to
+    resume."""
     columns = (TextColumn("{task.description}"), BarColumn(), column, TimeRemainingColumn())
-    with progress(*columns) as bars:
-        task = bars.add_task("opening the model", total=None)
+    try:
+        with progress(*columns) as bars:
+            task = bars.add_task("opening the model", total=None)
 
-        def update(state: Progress) -> None:
-            n_done, n_total = state.n_done, state.n_total
-            bars.update(task, description=state.stage, completed=n_done, total=n_total)
-            if state.message is not None:
-                click.echo(state.message, err=True)
+            def update(state: Progress) -> None:
+                n_done, n_total = state.n_done, state.n_total
+                bars.update(task, description=state.stage, completed=n_done, total=n_total)
+                if state.message is not None:
+                    click.echo(state.message, err=True)
 
-        yield update
+            yield update
+    except Interrupted as stop:
+        click.echo(f"{stop}; run the same command to resume", err=True)
+        raise

@@ -186,12 +186,12 @@ def command(
             _warm_up(request, completion)
             context.sequence().drop()  # both runs evaluate the prompt
         as_text = isinstance(prompt, str)
-        finished = write(completion, show=not as_json, as_text=as_text, explain=explain)
+        finished = generate(completion, show=not as_json, as_text=as_text, explain=explain)
         plain = None
         if compare and finished:
             context.sequence().drop()
             plain = request.plain.completion(context)
-            finished = write(plain)
+            finished = generate(plain)
         if as_json:
             click.echo(json.dumps(report(completion, model, plain if finished else None)))
         else:
@@ -204,7 +204,7 @@ def command(
         raise KeyboardInterrupt  # for the exit status
 
 
-def write(
+def generate(
     completion: Completion,
     *,
     show: bool = False,

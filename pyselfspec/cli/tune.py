@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ from ..tune.config import DEVICES, DRAFT_VOCAB_SIZE, MINUTES, SEED, TYPE, TuneCo
 from ..util import paths, records
 from ..util.extras import install_command
 from ..util.files import require_target
-from ..util.progress import OnProgress
 from ._help import ManyOptions
 from ._machine import DeviceOptions
 from ._model import model_argument
@@ -131,7 +128,7 @@ def command(model: str, as_json: bool, machine: DeviceOptions, **settings: Any) 
             f"--blocks takes {N_BLOCKS_READ} numbers, like 2,15,30; got {len(config.blocks)}"
         )
     context = machine.context_params()
-    with machine.open_model(model) as loaded, _progress(run) as progress:
+    with machine.open_model(model) as loaded, stages(TaskProgressColumn()) as progress:
         result = run.tune(loaded, config, context=context, progress=progress)
     _show(result, as_json)
 
@@ -145,20 +142,6 @@ def _load_run() -> Any:
             raise
         raise ArgumentError(f"tune needs torch: {install_command('tune')}") from None
     return run
-
-
-@contextmanager
-def _progress(run: Any) -> Iterator[OnProgress]:
-    """Show a bar on the terminal and a line per message; after Ctrl-C, print how to resume."""
-    try:
-        with stages(TaskProgressColumn()) as update:
-            yield update
-    except run.Interrupted as stop:
-        click.echo(
-            f"stopped; the work so far is in {stop.folder}; run the same command to resume",
-            err=True,
-        )
-        raise
 
 
 def _show(result: TuneResult, as_json: bool) -> None:

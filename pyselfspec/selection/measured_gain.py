@@ -8,7 +8,7 @@ from typing import Unpack
 from ..masks.layer_mask import LayerMask
 from ..runtime.model import Model
 from ..util.progress import OnProgress, Progress, ignore_progress
-from . import session
+from . import scoring
 from .options import ScanOptions
 
 
@@ -23,10 +23,10 @@ def measured_gain(
 
     Continues each chunk of the text once in both ways, one right after the other; the result is the
     median ratio, so that one disturbed text does not decide. Raises the errors of
-    session.open_session.
+    scoring.open_scoring.
     """
     full = LayerMask.full(mask.n_layer)
-    with session.open_session(model, "measured-speed", progress=progress, **options) as opened:
+    with scoring.open_scoring(model, "measured-speed", progress=progress, **options) as opened:
         ratios, n_chunks = [], opened.objective.n_chunks
         for chunk in range(n_chunks):
             progress(Progress("measuring the gain", chunk, n_chunks))

@@ -14,13 +14,13 @@ from ..masks.space import Space, Unit
 from ..runtime.context import Context
 from ..runtime.model import Model
 from ..util.progress import OnProgress, ignore_progress
-from . import session, strategies
+from . import scoring, strategies
 from .options import ScanOptions
 from .report import Point, ScanReport, report
 from .rounds import Confident, GiveUp, Never, Round, Scored
 from .runner import run
 from .scorer import Scorer
-from .session import Session
+from .scoring import Scoring
 
 STRATEGY = "rank"
 OBJECTIVE = "agreement"
@@ -84,7 +84,7 @@ def scan(
         results keeps the scores, and an equal call continues.
     options: text, chunks, out and others, see options.ScanOptions.
 
-    Raises the errors of session.open_session, and ArgumentError for unknown names and for
+    Raises the errors of scoring.open_scoring, and ArgumentError for unknown names and for
     strategies that never end.
     """
     chosen = strategies.resolve(strategy)
@@ -92,7 +92,7 @@ def scan(
         raise ArgumentError(
             f"the strategy {chosen.name} never ends; use it with search, which has a budget"
         )
-    with session.open_session(
+    with scoring.open_scoring(
         model, objective, **options, reads_states=chosen.reads_states, progress=progress
     ) as opened:
         space = Space.of(opened.context.mask_support, Unit(unit))
@@ -108,7 +108,7 @@ def scan(
 
 
 def _result(
-    opened: Session,
+    opened: Scoring,
     scorer: Scorer,
     space: Space,
     strategy: str,
@@ -121,12 +121,7 @@ def _result(
     reference = Round(space.full, (space.full, *current), best_only=False)
     full, *others = scorer.score(reference, progress)
     numbers = report(
-        opened.objective,
-        full,
-        opened.scores.totals(),
-        [*others, *found],
-        space.units,
-        opened.costs,
+        opened.objective, full, opened.scores.totals(), [*others, *found], space.units, opened.costs
     )
     profile = None
     if tells and numbers.best is not None:

@@ -15,7 +15,7 @@ from ..masks.space import SHARE, Space, Unit
 from ..runtime.context import Context
 from ..runtime.model import Model
 from ..util.progress import OnProgress, ignore_progress
-from . import session, strategies
+from . import scoring, strategies
 from .cost_cap import CostCap
 from .objectives import About, Objective
 from .options import ScanOptions
@@ -23,7 +23,7 @@ from .report import Point, point
 from .rounds import Scored, best_of
 from .runner import Budget, run
 from .scorer import Scorer
-from .session import Session
+from .scoring import Scoring
 
 STRATEGY = "climb"
 OBJECTIVE = "expected-speed"
@@ -107,13 +107,13 @@ def search(
 
     Starts from the scores of earlier scans in the file of results.
 
-    Raises the errors of session.open_session, and ArgumentError for unknown names.
+    Raises the errors of scoring.open_scoring, and ArgumentError for unknown names.
     """
     if not 0 < max_cost <= 1:
         raise ArgumentError(f"max_cost is above 0 and at most 1, got {max_cost:g}")
     chosen = strategies.resolve(strategy)
     budget = Budget(N_TRIALS if trials is None and minutes is None else trials, minutes)
-    with session.open_session(
+    with scoring.open_scoring(
         model, objective, **options, reads_states=chosen.reads_states, keep=True, progress=progress
     ) as opened:
         goal: Objective = opened.objective
@@ -134,7 +134,7 @@ def search(
         return _result(opened, chosen.name, tried, best)
 
 
-def start_masks(opened: Session) -> tuple[LayerMask, ...]:
+def start_masks(opened: Scoring) -> tuple[LayerMask, ...]:
     """Return masks to start from: those in use, every other block, the best of earlier scans."""
     masks = opened.current_masks()
     try:
@@ -152,7 +152,7 @@ def start_masks(opened: Session) -> tuple[LayerMask, ...]:
 
 
 def _result(
-    opened: Session, strategy: str, tried: tuple[Scored, ...], best: Scored
+    opened: Scoring, strategy: str, tried: tuple[Scored, ...], best: Scored
 ) -> SearchResult:
     best_point = point(opened.objective, best, opened.costs)
     profile = None

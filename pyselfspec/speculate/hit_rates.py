@@ -15,7 +15,7 @@ from ..costs.store import Observations
 from ..costs.timed import TimedCosts
 from ..errors import ArgumentError
 from ..runtime.context import Context
-from .session import kept
+from .context_state import kept
 
 EARLIER_FACTOR = 0.5  # prior hit rate of copies from earlier texts, over those from the same text
 OTHER_FACTOR = 0.5  # likewise of another continuation of a match, if the copy is wrong

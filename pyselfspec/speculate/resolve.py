@@ -20,11 +20,11 @@ from ..runtime.context import Context
 from ..util.closable import Closing
 from . import controllers, drafters
 from .config import AUTO, DraftConfig
+from .context_state import kept
 from .controllers import Acceptance, Controller, Learned
 from .draft_names import SIGN, split
 from .drafters import Drafter, LookupDrafter
 from .drafters._combined import combine
-from .session import kept
 
 MASKED = "layer-skip"  # the drafter for masks
 HEAD = "head"  # the drafter for heads, which needs passes as well

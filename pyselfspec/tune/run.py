@@ -24,7 +24,7 @@ from ..runtime.sampling import GREEDY
 from ..speculate.completion import Completion
 from ..util import paths
 from ..util.files import replacing
-from ..util.progress import OnProgress, Progress, ignore_progress
+from ..util.progress import Interrupted, OnProgress, Progress, ignore_progress
 from .config import TuneConfig
 from .data import DataDescription, TrainingData
 from .export import Card, require_head_target, write_head
@@ -40,14 +40,6 @@ N_PREDICT = 96  # tokens of an answer whose speed is measured
 N_PROMPTS = 12  # answers whose speed is measured
 GAIN_MIN = 0.02  # a smaller speed-up is not worth the head's memory
 WITHOUT_HEAD = "ngram"  # the drafter in use if there is no head
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run. folder: keeps data and checkpoint, from which the next run continues."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"stopped; {folder} has the work so far")
-        self.folder = folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,14 @@ class Progress:
 
 # A callback, called after every unit of work. An exception that it raises ends the operation.
 OnProgress = Callable[[Progress], None]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a long operation. path: has the work so far; an equal call goes on from it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"stopped; {path} has the work so far")
+        self.path = path
 
 
 def ignore_progress(_progress: Progress) -> None:

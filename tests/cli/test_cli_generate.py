@@ -449,13 +449,13 @@ def test_an_option_changes_nothing_else(
 ) -> None:
     """The model's own mask stays where only the way to draft is given."""
     shares: list[bool] = []
-    init = layer_skip.Drafter.__init__
+    init = layer_skip.LayerSkipDrafter.__init__
 
     def recorded(drafter: Any, *args: Any, **options: Any) -> None:
         init(drafter, *args, **options)
         shares.append(drafter.shares)
 
-    monkeypatch.setattr(layer_skip.Drafter, "__init__", recorded)
+    monkeypatch.setattr(layer_skip.LayerSkipDrafter, "__init__", recorded)
     always = ("-n", "3", *GREEDY, *LAYER_SKIP, "--json")
     reports = [generate(*always, *given).json for given in ((), ("-o", "share=false"))]
     assert set(shares) == {True, False}

@@ -45,7 +45,7 @@ class TestEveryDrafter(DrafterConformance):
 
 class LayerSkip(DrafterConformance):
     def make(self, context):
-        return layer_skip.Drafter(context, LayerMask.alternate(context.model.n_layer))
+        return layer_skip.LayerSkipDrafter(context, LayerMask.alternate(context.model.n_layer))
 
 
 def make(model=None, enters=True, **options):
@@ -178,7 +178,7 @@ def test_layer_skip_drafts_what_a_masked_pass_finds_likeliest(enters):
 def test_layer_skip_leaves_the_states_where_the_mask_begins(mask, first):
     context = FakeContext(FakeModel())
     context.prefill(HISTORY[:-1])
-    drafter = layer_skip.Drafter(context, mask)
+    drafter = layer_skip.LayerSkipDrafter(context, mask)
     drafter.begin(context.sequence(), HISTORY)
     draft = drafted(drafter, context, DraftLimit(3))
     assert draft.verification.mask == LayerMask.enter_at(6, first)
@@ -193,7 +193,7 @@ def test_layer_skip_forks_where_no_block_is_shared(mask):
     """A mask that begins with block 0, or that skips nothing and so leaves nothing to check."""
     context = FakeContext(FakeModel())
     context.prefill(HISTORY[:-1])
-    drafter = layer_skip.Drafter(context, mask)
+    drafter = layer_skip.LayerSkipDrafter(context, mask)
     assert not drafter.shares
     draft = drafted(drafter, context, DraftLimit(3))
     assert draft.verification == FULL
@@ -202,8 +202,8 @@ def test_layer_skip_forks_where_no_block_is_shared(mask):
 
 def test_layer_skip_can_be_told_to_fork():
     context = FakeContext(FakeModel())
-    assert layer_skip.Drafter(context, LayerMask.alternate(6)).shares
-    assert not layer_skip.Drafter(context, LayerMask.alternate(6), share=False).shares
+    assert layer_skip.LayerSkipDrafter(context, LayerMask.alternate(6)).shares
+    assert not layer_skip.LayerSkipDrafter(context, LayerMask.alternate(6), share=False).shares
 
 
 @in_both_ways

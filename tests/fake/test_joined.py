@@ -28,7 +28,7 @@ in_both_ways = pytest.mark.parametrize("enters", [True, False], ids=["shared", "
 
 
 def masked(context):
-    return layer_skip.Drafter(context, LayerMask.early_exit(context.model.n_layer, 2))
+    return layer_skip.LayerSkipDrafter(context, LayerMask.early_exit(context.model.n_layer, 2))
 
 
 def copies(context):
@@ -196,7 +196,7 @@ def test_drafters_are_closed_if_a_later_one_cannot_be_made(monkeypatch):
     found = resolve(FakeContext(FakeModel()), DraftConfig("ngram+layer-skip", profile=False))
     found.make().close()
     closed = []
-    monkeypatch.setattr(ngram.Drafter, "close", lambda self: closed.append(self))
+    monkeypatch.setattr(ngram.NgramDrafter, "close", lambda self: closed.append(self))
     monkeypatch.setattr(layer_skip, "make", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         found.make()

@@ -50,7 +50,7 @@ class Run:
         self.drafter = drafter or FakeDrafter(model)
         if way != "script":
             mask = LayerMask.alternate(model.n_layer)
-            self.drafter = layer_skip.Drafter(self.context, mask, share=way == "shared")
+            self.drafter = layer_skip.LayerSkipDrafter(self.context, mask, share=way == "shared")
         self.tokens: list[int] = []
         self.told: list[int] = []
         self._consume = consume or model.is_eog

@@ -71,7 +71,9 @@ def test_a_token_without_mass_is_never_drawn() -> None:
 # --- the loop on a scripted model ------------------------------------------------------------
 
 
-def skipping(context: Any, kind: type[layer_skip.Drafter] = layer_skip.Drafter) -> Drafter:
+def skipping(
+    context: Any, kind: type[layer_skip.LayerSkipDrafter] = layer_skip.LayerSkipDrafter
+) -> Drafter:
     return kind(context, LayerMask.alternate(context.model.n_layer))
 
 
@@ -85,7 +87,7 @@ class Second(FakeModel):
 def with_second(n_vocab: int) -> Callable[[Any], Drafter]:
     """Return how to make a drafter with a second model of this many tokens."""
     second: Any = FakeContext(Second(quality=0.5, seed=3, n_vocab=n_vocab))
-    return lambda context: second_model.Drafter(context, second)
+    return lambda context: second_model.ModelDrafter(context, second)
 
 
 def scripted_texts(
@@ -137,7 +139,7 @@ def test_texts_follow_the_targets_law(
         assert any(EOG in step.draft.token_ids for step in steps)
 
 
-class CopiesFirst(layer_skip.Drafter):
+class CopiesFirst(layer_skip.LayerSkipDrafter):
     """One token that is not drawn, and drawn tokens after it."""
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Any:

@@ -272,7 +272,7 @@ class Harmless(FakeModel):
         return self.draft(prefix) if harmed else self.target(prefix)
 
 
-class Counted(layer_skip.Drafter):
+class Counted(layer_skip.LayerSkipDrafter):
     """Knows how often it was begun and closed."""
 
     def __init__(self, context, mask):
@@ -437,8 +437,11 @@ def test_texts_side_by_side_adapt_each_by_itself(n_texts):
     model = Harmless(quality=0.2)
     context = FakeContext(model, n_ctx=4096, n_seq_max=2 * n_texts, pass_width=2 * WINDOW)
     texts, adaptations = [], []
+
+    def build(mask):
+        return layer_skip.LayerSkipDrafter(context, mask), FakeController((4, 0, 2)), None
+
     for i in range(n_texts):
-        build = lambda mask: (layer_skip.Drafter(context, mask), FakeController((4, 0, 2)), None)  # noqa: E731
         adaptations.append(Adaptation(context, State(START, seed=i), build, 1.0, COSTS))
         texts.append(
             Generation(
@@ -469,14 +472,14 @@ class Clocked(FakeContext):
         return super().run(rows, what)
 
 
-class Immediate(layer_skip.Drafter):
+class Immediate(layer_skip.LayerSkipDrafter):
     """Asks for no pass."""
 
     def draft(self, history, limit):
         return limit.truncate(Draft.copied((1, 2, 3, 4)))
 
 
-@pytest.mark.parametrize("drafter", [layer_skip.Drafter, Immediate])
+@pytest.mark.parametrize("drafter", [layer_skip.LayerSkipDrafter, Immediate])
 def test_the_time_of_a_trial_is_that_of_no_draft(drafter, monkeypatch):
     context = Clocked(Harmless(quality=0.2), n_ctx=2048)
     clock = SimpleNamespace(perf_counter_ns=lambda: 1000 * context.now_us)

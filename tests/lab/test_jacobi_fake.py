@@ -122,7 +122,7 @@ def test_an_empty_limit_moves_the_guesses_on():
 def test_a_drafter_with_passes_has_its_place_behind_guesses_that_are_hardly_right():
     """Whatever p_min says: the last token once more fills any draft."""
     context = FakeContext(FakeModel(n_vocab=11))
-    masked = layer_skip.Drafter(context, LayerMask.early_exit(context.model.n_layer, 2))
+    masked = layer_skip.LayerSkipDrafter(context, LayerMask.early_exit(context.model.n_layer, 2))
     drafter = combine([jacobi.make(context, jacobi.Options()), masked])
     steps = generated(drafter, context, n_max=3, n_predict=12, prompt=PROMPT)
     assert sources_of(steps[0].draft) == ("layer-skip",) * 3

@@ -498,7 +498,7 @@ class TestHead(DrafterConformance):
         fake = partial(self.fake, context, self.n_first)
         if not hasattr(context, "heads"):
             context.heads = head.Heads(context, fake())
-        return head.Drafter(context, context.heads)
+        return head.HeadDrafter(context, context.heads)
 
 
 class TestHeadWithARowBeforeAllStates(TestHead):

@@ -158,7 +158,7 @@ def test_same_tokens_with_a_fork(
     """A drafter that forks gives the same text where it could share K/V instead."""
     context = new_context(exact(arch))
     want = plain(context, token_ids(9), sampling=SAMPLINGS[sampling])
-    drafter = layer_skip.Drafter(context, GOOD, share=False)
+    drafter = layer_skip.LayerSkipDrafter(context, GOOD, share=False)
     params = SAMPLINGS[sampling]
     steps = run_steps(context, token_ids(9), drafter, Fixed(p_min=0), params)
     assert [token for step in steps for token in step.tokens] == want
@@ -289,7 +289,7 @@ def test_drafts_are_the_same_where_logits_stay_on_the_device(
     for head in ("logits", "best"):
         monkeypatch.setattr(Context, "best_head", head)
         context = new_context(exact())
-        drafter = layer_skip.Drafter(context, GOOD, share=share)
+        drafter = layer_skip.LayerSkipDrafter(context, GOOD, share=share)
         runs.append(run_steps(context, token_ids(9), drafter, Fixed(4, p_min=0), GREEDY))
     assert [step.draft.token_ids for step in runs[0]] == [step.draft.token_ids for step in runs[1]]
     assert [step.tokens for step in runs[0]] == [step.tokens for step in runs[1]]
@@ -428,7 +428,7 @@ def assert_replays(
     drafted: Context, replayed: Context, token_ids: Any, share: bool, sampling: str = "greedy"
 ) -> None:
     """One context drafts and verifies, the other verifies the same drafts: everything is equal."""
-    drafter = layer_skip.Drafter(drafted, GOOD, share=share)
+    drafter = layer_skip.LayerSkipDrafter(drafted, GOOD, share=share)
     assert drafter.shares == share
     params = SAMPLINGS[sampling]
     steps = run_steps(drafted, token_ids(9), drafter, Fixed(5, p_min=0), params)
@@ -490,7 +490,7 @@ def test_after_every_step_the_cache_holds_the_text(
     """
     model, prompt = exact(arch), token_ids(9)
     context, fresh = new_context(model), new_context(model)
-    drafter = layer_skip.Drafter(context, KV_MASKS[mask], share=share)
+    drafter = layer_skip.LayerSkipDrafter(context, KV_MASKS[mask], share=share)
     text = list(prompt)
     n_accepted = set()
     with Sampler(model, SAMPLINGS["seeded"]) as sampler:  # cuts drafts at several places

@@ -15,7 +15,7 @@ from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.errors import UnsupportedError
 from pyselfspec.runtime.pass_result import PassResult
 from pyselfspec.runtime.passes import FULL, Pass, Rows
-from pyselfspec.speculate.drafters.layer_skip import Drafter
+from pyselfspec.speculate.drafters.layer_skip import LayerSkipDrafter
 from pyselfspec.speculate.pass_requests import PassRequest, run_requests
 from pyselfspec.testing.fakes import FakeDrafter, FakeModel
 
@@ -31,7 +31,7 @@ def test_every_kind_of_pass_is_timed(mask: LayerMask, tiny: Any, new_context: An
     context = new_context(tiny())
     context.decode([5, 6, 7])
     shares: list[float] = []
-    made = time_passes(context, Drafter(context, mask), shares.append, 2)
+    made = time_passes(context, LayerSkipDrafter(context, mask), shares.append, 2)
     want = [pass_times.N_SHORT, context.n_ctx // 2]
     assert [costs.n_past for costs in made.costs.levels] == want
     for costs in made.costs.levels:
@@ -88,7 +88,7 @@ def test_devices_are_waited_for_at_the_end_of_each_timing(
     its first passes take none."""
     context = new_context(tiny(late_scale=0.25))
     device = AsynchronousDevice(context, monkeypatch)
-    made = time_passes(context, Drafter(context, MASK), _ignore, 1)
+    made = time_passes(context, LayerSkipDrafter(context, MASK), _ignore, 1)
     level = made.costs.levels[0]
     pass_us = 1e6 * device.PASS_S
     for us in (*level.full_us, *level.verify_us, level.token_us, level.last_us):
@@ -110,7 +110,7 @@ def test_costs_never_fall_with_width(tiny: Any, new_context: Any, monkeypatch: A
     """Times that fall with the width mean that another program ran during the measurement."""
     monkeypatch.setattr(pass_times, "_warm", lambda run: run() and next(times))
     times = iter([float(us) for us in (9, 5, 7, 3, 20, 10, 30)] * 100)
-    made = time_passes(new_context(tiny()), Drafter(new_context(tiny()), MASK), _ignore, 1)
+    made = time_passes(new_context(tiny()), LayerSkipDrafter(new_context(tiny()), MASK), _ignore, 1)
     for costs in made.costs.levels:
         assert list(costs.full_us) == sorted(costs.full_us)
         assert list(costs.verify_us) == sorted(costs.verify_us)
@@ -125,7 +125,7 @@ def test_drafts_are_as_long_as_asked_for_whatever_the_model_says(
     monkeypatch.setattr(context, "argmax", lambda row: (end, 1.0))
     monkeypatch.setattr(context.model, "is_eog", lambda token: token == end)
 
-    class Counted(Drafter):
+    class Counted(LayerSkipDrafter):
         def _chain(self, *args: Any) -> Any:
             draft = yield from super()._chain(*args)
             lengths.append(len(draft.tokens))
@@ -140,11 +140,11 @@ def test_a_slow_model_gets_one_round(
 ) -> None:
     monkeypatch.setattr(pass_times, "BUDGET_S", 0.0)
     context = new_context(tiny())
-    assert time_passes(context, Drafter(context, MASK), _ignore).n_rounds == 1
+    assert time_passes(context, LayerSkipDrafter(context, MASK), _ignore).n_rounds == 1
 
 
 def test_a_model_that_cannot_draft_is_refused(tiny: Any, new_context: Any) -> None:
     context = new_context(tiny())
     context.abilities = replace(context.abilities, can_rollback=False, max_rollback=0)
     with pytest.raises(UnsupportedError, match="cannot take tokens back"):
-        time_passes(context, Drafter(context, MASK), _ignore)
+        time_passes(context, LayerSkipDrafter(context, MASK), _ignore)

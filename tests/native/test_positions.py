@@ -16,7 +16,7 @@ from tiny_gpt2 import N_POSITIONS, write_gpt2
 from pyselfspec import GREEDY, Completion, Fixed, Model
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.runtime.embedding import EmbeddingContext
-from pyselfspec.selection.session import _cut
+from pyselfspec.selection.scoring import _cut
 
 
 @pytest.fixture(scope="module")

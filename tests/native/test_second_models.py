@@ -103,7 +103,7 @@ def second_for(context: Any, kind: type[FakeModel] = Second) -> Any:
 
 class TestModel(DrafterConformance):
     def make(self, context: Any) -> Any:
-        return model.Drafter(context, second_for(context))
+        return model.ModelDrafter(context, second_for(context))
 
 
 class TestUniversal(DrafterConformance):
@@ -115,7 +115,7 @@ class TestUniversal(DrafterConformance):
         one = context.model
         if not isinstance(one, Letters):
             context.model = Letters(one.quality, one.end_at, one.seed)
-        return universal.Drafter(context, second_for(context, Assistant), "text")
+        return universal.UniversalDrafter(context, second_for(context, Assistant), "text")
 
 
 def untimed(draft: Draft) -> Draft:
@@ -190,7 +190,7 @@ def test_a_wrong_draft_is_taken_back_and_nothing_else() -> None:
 def test_a_prompt_is_read_in_parts_before_the_first_draft() -> None:
     context = FakeContext(FakeModel(), n_batch=4)
     second = FakeContext(Second(), n_batch=4)
-    drafter = model.Drafter(context, second)
+    drafter = model.ModelDrafter(context, second)
     context.prefill(HISTORY[:-1])
     drafter.begin(context.sequence(), HISTORY)
     assert second.widths == [4, 2] and not second.probs
@@ -212,7 +212,7 @@ def test_a_text_that_goes_on_is_not_read_again() -> None:
     second = second_for(context)
     drafter.close()
     second.widths.clear()
-    other = model.Drafter(context, second)
+    other = model.ModelDrafter(context, second)
     other.begin(context.sequence(), [*HISTORY, 1, 2])
     assert sum(second.widths) == 2  # its last token goes through a pass with the first draft
 
@@ -220,9 +220,9 @@ def test_a_text_that_goes_on_is_not_read_again() -> None:
 def test_the_room_of_texts_that_have_ended_is_used() -> None:
     context = FakeContext(FakeModel())
     second = FakeContext(Second(), n_ctx=12)
-    ended = model.Drafter(context, second)
+    ended = model.ModelDrafter(context, second)
     ended.begin(context.sequence(1), HISTORY)
-    other = model.Drafter(context, second)
+    other = model.ModelDrafter(context, second)
     other.begin(context.sequence(0), HISTORY[::-1])
     # both texts are being written
     assert untimed(other.draft(HISTORY[::-1], DraftLimit(2))) == Draft()
@@ -234,13 +234,13 @@ def test_the_room_of_texts_that_have_ended_is_used() -> None:
 def test_tokens_that_only_one_of_them_has_end_a_draft() -> None:
     small, large = FakeModel(n_vocab=6, quality=1.0), Second(n_vocab=11, quality=1.0)
     context, second = FakeContext(small), FakeContext(large)
-    drafter = model.Drafter(context, second)
+    drafter = model.ModelDrafter(context, second)
     text = [1]
     while large.target(text).argmax() < 6:
         text.append(int(large.target(text).argmax()))
     drafter.begin(context.sequence(), [1])
     assert list(drafter.draft([1], DraftLimit(16)).tokens) == text[1:]
-    other = model.Drafter(FakeContext(large), FakeContext(Second(n_vocab=6)))
+    other = model.ModelDrafter(FakeContext(large), FakeContext(Second(n_vocab=6)))
     other.begin(context.sequence(), [1, 8, 2])
     assert untimed(other.draft([1, 8, 2], DraftLimit(4))) == Draft()
 
@@ -248,11 +248,11 @@ def test_tokens_that_only_one_of_them_has_end_a_draft() -> None:
 def test_before_timings_the_price_is_that_of_the_bytes() -> None:
     context = FakeContext(FakeModel())
     second = second_for(context)
-    costs = model.Drafter(context, second).costs().at(0)
+    costs = model.ModelDrafter(context, second).costs().at(0)
     assert costs.token_us == costs.plain_us and costs.last_us == 0  # equal files
     assert not costs.shares
     ahead = (
-        universal.Drafter(FakeContext(Letters()), second_for(context, Assistant), "text")
+        universal.UniversalDrafter(FakeContext(Letters()), second_for(context, Assistant), "text")
         .costs()
         .at(0)
     )
@@ -342,7 +342,7 @@ def test_shared_tokens_add_the_same_bytes(tiny: TinyModel) -> None:
 def reader(tiny: TinyModel, new_context: NewContext) -> Any:
     """A universal drafter with its own account of the text."""
     context, second = new_context(tiny()), new_context(tiny(vocab="reversed"))
-    return universal.Drafter(context, second, "text")
+    return universal.UniversalDrafter(context, second, "text")
 
 
 def read_as(drafter: Any, tokens: Sequence[int]) -> bytes:
@@ -409,7 +409,7 @@ def test_control_tokens_of_the_target_are_left_out(reader: Any, tiny: TinyModel)
 def test_a_draft_goes_on_within_a_character(new_context: NewContext, tiny: TinyModel) -> None:
     """A draft must begin with the bytes that are already there; otherwise it is empty."""
     context, second = new_context(tiny()), new_context(tiny(vocab="reversed"))
-    drafter = universal.Drafter(context, second, "text")
+    drafter = universal.UniversalDrafter(context, second, "text")
     half = [1, *Tokenizer(tiny()).tokens("the 🍞".encode()[:-2])]
     drafter.begin(context.sequence(), half)
     bread = iter(second.model.tokenize("🍞", add_special=False))
@@ -426,7 +426,7 @@ def test_a_token_is_proposed_once_nothing_can_change_it(
 ) -> None:
     """Alone, "th" would be a token of its own, and is the beginning of "the" here."""
     context, second = new_context(tiny()), new_context(tiny(vocab="reversed"))
-    drafter = universal.Drafter(context, second, "text")
+    drafter = universal.UniversalDrafter(context, second, "text")
     target = tiny()
     text = target.tokenize("king")
     drafter.begin(context.sequence(), text)

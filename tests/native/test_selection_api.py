@@ -8,8 +8,9 @@ import pyselfspec as ps
 from pyselfspec.errors import ArgumentError
 from pyselfspec.masks import profiles
 from pyselfspec.selection.rounds import Round
-from pyselfspec.selection.session import Interrupted, open_session
+from pyselfspec.selection.scoring import open_scoring
 from pyselfspec.selection.strategies import Prune, from_rounds
+from pyselfspec.util.progress import Interrupted
 
 TEXT = "the king and the hen had one red tin and ten eggs on a tree. " * 40
 SMALL = {"text": TEXT, "chunks": 2, "n_ctx": 64, "window": 8, "context": {"n_threads": 1}}
@@ -81,8 +82,8 @@ def test_there_is_room_for_strategies_that_read_the_text_themselves(objective, m
 @pytest.mark.parametrize(("reads_states", "n_ctx"), [(False, 256), (True, 512)])
 def test_only_strategies_that_decode_text_get_cells_for_it(reads_states, n_ctx, model):
     options = SMALL | {"chunks": 1, "n_ctx": 250}
-    with open_session(model, "perplexity", reads_states=reads_states, **options) as session:
-        assert session.context.n_ctx == n_ctx
+    with open_scoring(model, "perplexity", reads_states=reads_states, **options) as opened:
+        assert opened.context.n_ctx == n_ctx
     assert ps.strategies.load("clasp").reads_states and not ps.strategies.load("rank").reads_states
 
 

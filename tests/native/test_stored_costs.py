@@ -18,7 +18,7 @@ from pyselfspec.costs.chances import Chances
 from pyselfspec.costs.lookup import width_costs
 from pyselfspec.costs.store import Observations, StoreKey, StoreWarning, key_of
 from pyselfspec.costs.table import N_WIDTH
-from pyselfspec.speculate.drafters.layer_skip import Drafter
+from pyselfspec.speculate.drafters.layer_skip import LayerSkipDrafter
 from pyselfspec.util import records
 
 KEY = StoreKey("00", "b", "d", 1, "a")
@@ -124,9 +124,9 @@ def test_costs_are_estimated_from_bytes_and_from_widths_observed_here(
     ):  # fmt: skip
         store.save(observed(replace(here, **other)))
     assert width_costs(context) is None
-    assert Drafter(context, mask).costs() == costs_by_bytes(file, mask, shares=True)
+    assert LayerSkipDrafter(context, mask).costs() == costs_by_bytes(file, mask, shares=True)
     store.save(observed(here))
     assert width_costs(context) == observed().widths
-    costs = Drafter(context, mask).costs()
+    costs = LayerSkipDrafter(context, mask).costs()
     assert costs == costs_by_bytes(file, mask, shares=True, widths=observed().widths)
     assert costs.levels[0].full_us[3] == pytest.approx(2.5 * costs.levels[0].plain_us)

@@ -2,7 +2,6 @@
 states and probabilities, interrupted work continues, and invalid input gets a clear error."""
 
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -33,6 +32,7 @@ from pyselfspec.tune.run import tune  # noqa: E402
 from pyselfspec.tune.shards import Batch, Shard  # noqa: E402
 from pyselfspec.tune.weights import BaseModelWeights  # noqa: E402
 from pyselfspec.util import records  # noqa: E402
+from pyselfspec.util.progress import Interrupted  # noqa: E402
 
 ONE_THREAD = {"n_threads": 1}
 SMALL = TuneConfig(
@@ -257,7 +257,7 @@ def test_training_goes_on_where_it_was(demo, trained, tmp_path):
         if progress.stage == "training" and progress.n_done >= 0.5:
             raise KeyboardInterrupt
 
-    with pytest.raises(run.Interrupted):
+    with pytest.raises(Interrupted):
         tune(demo, config, context=ONE_THREAD, progress=stop_half_way)
     assert torch.load(folder / train.CHECKPOINT)["trainer"]["n_batches"] == SMALL.n_batches // 2
     assert not config.out.exists()
@@ -335,9 +335,8 @@ def test_heads_that_pay_are_installed(
 def test_the_command_line_shows_the_result(installed, ngram_head, message, trained, monkeypatch):
     speed = run.SpeedComparison(100.0, 1.2, ngram_head)
     result = replace(trained.result, installed=installed, speed=speed)
-    fake = SimpleNamespace(Interrupted=run.Interrupted, tune=lambda *_args, **_options: result)
+    fake = SimpleNamespace(tune=lambda *_args, **_options: result)
     monkeypatch.setattr("pyselfspec.cli.tune._load_run", lambda: fake)
-    monkeypatch.setattr("pyselfspec.cli.tune._progress", lambda _run: nullcontext(print))
     shown = CliRunner().invoke(main, ["tune", "demo"])
     assert shown.exit_code == 0 and message in shown.stdout
 

@@ -66,7 +66,7 @@ FLOORS = (
     {".speculate.types", ".speculate.draft_names"},
     {".speculate.limits", ".speculate.stats"},
     {".speculate.verify", ".speculate.output", ".speculate.pass_requests"},
-    {".speculate.branches", ".speculate.residual", ".speculate.session"},
+    {".speculate.branches", ".speculate.residual", ".speculate.context_state"},
     {".speculate.hit_rates"},
     {".speculate.drafters", ".speculate.controllers"},
     {".speculate"},
@@ -271,7 +271,7 @@ def test_libraries_have_their_place(library, allowed):
 
 @pytest.mark.parametrize(
     "name",
-    ["generation", "pass_requests", "batching", "config", "session", "resolve", "completion"],
+    ["generation", "pass_requests", "batching", "config", "context_state", "resolve", "completion"],
 )
 def test_what_generates_knows_no_concrete_drafter(name):
     found = imports(f"speculate/{name}.py")

@@ -106,9 +106,9 @@ class Setup:
         """Tokens of a text that nothing ends, its steps but the first, and their microseconds.
         mode: None for plain decoding."""
         controller: Any = Fixed()
-        drafter: layer_skip.Drafter | None = None
+        drafter: layer_skip.LayerSkipDrafter | None = None
         if mode is not None:
-            drafter = layer_skip.Drafter(self.context, self.mask, share=mode.shares)
+            drafter = layer_skip.LayerSkipDrafter(self.context, self.mask, share=mode.shares)
             if mode.controller is None:
                 controller = Fixed(mode.n, p_min=0.0)
             else:
@@ -142,7 +142,7 @@ class Setup:
         jobs = [(prompt, seed) for seed in range(-(-pairs // len(prompts))) for prompt in prompts]
         tables = []
         for prompt, seed in progress(jobs, "pairs"):
-            drafter = layer_skip.Drafter(self.context, self.mask)
+            drafter = layer_skip.LayerSkipDrafter(self.context, self.mask)
             tables.append(time_passes(self.context, drafter, lambda _: None, N_COST_ROUND).costs)
             plain, steps, us = self.generate(None, prompt, seed)
             runs[PLAIN].observe(steps, us)

@@ -27,7 +27,7 @@ N_TOKENS = 32
 def main(model: Path, mode: str, threads: int, exit_layer: int | None) -> None:
     with Model(model) as loaded, loaded.context(n_ctx=_modes.N_CTX, n_threads=threads) as context:
         mask = _modes.mask_for(loaded, exit_layer)
-        table = layer_skip.Drafter(context, mask).costs()
+        table = layer_skip.LayerSkipDrafter(context, mask).costs()
         setup = _modes.Setup(context, mask, table, N_TOKENS, 0.0)
         parsed = None if mode == _modes.PLAIN else _modes.Mode.parse(mode)
         setup.generate(parsed, _modes.tokens_of(loaded, None)[0], 0)

@@ -61,7 +61,9 @@ def continued(
     """n tokens each way."""
     fixed = Fixed(p_min=0.0)
     runs = [run(context, prompt, None, fixed, sampling, n)]
-    runs.append(run(context, prompt, layer_skip.Drafter(context, mask), fixed, sampling, n))
+    runs.append(
+        run(context, prompt, layer_skip.LayerSkipDrafter(context, mask), fixed, sampling, n)
+    )
     runs.append(run(context, prompt, Replay(runs[1]), AsDrafted(), sampling, n))
     plain, drafted, replayed = (tuple(t for step in steps for t in step.tokens) for steps in runs)
     return Texts(plain, drafted, replayed, sum(step.n_accepted for step in runs[1]))

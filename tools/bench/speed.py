@@ -66,7 +66,7 @@ def command(
     for path in models:
         with Model(path) as model, model.context(n_ctx=N_CTX, n_threads=threads) as context:
             mask = mask_for(model, exit_layer)
-            timed = time_passes(context, layer_skip.Drafter(context, mask), lambda _: None)
+            timed = time_passes(context, layer_skip.LayerSkipDrafter(context, mask), lambda _: None)
             texts = tokens_of(model, prompts)
             setup = Setup(context, mask, timed.costs, tokens, temp)
             runs, tables = setup.compare(parsed, texts, pairs)

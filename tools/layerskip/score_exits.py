@@ -77,7 +77,7 @@ def acceptance(
     context: Context, prompts: Sequence[tuple[int, ...]], keep: int, n_max: int, n_predict: int
 ) -> Acceptance:
     mask = LayerMask.early_exit(context.model.n_layer, keep)
-    drafter = layer_skip.Drafter(context, mask)
+    drafter = layer_skip.LayerSkipDrafter(context, mask)
     drafted = accepted = compared = 0
     for prompt in prompts:
         with Sampler(context.model, GREEDY) as sampler:

@@ -33,7 +33,7 @@ from .._model import model_argument
 from .._options import common_options, text_argument
 from .._sampling import SamplingOptions
 from .._types import Number, option, takes
-from ..generate import Request, TextOptions, print_notes, verify_option, write
+from ..generate import Request, TextOptions, generate, print_notes, verify_option
 
 SAVE_S = 10.0  # between two saves of the state while a text is generated
 
@@ -148,7 +148,7 @@ def command(
         adapt = experiments.settings(loaded, has_mask=drafts.has_mask)
         with _started(request, context, alone, adapt) as (completion, masks):
             saver = StateSaver(masks, loaded, file)
-            finished = write(
+            finished = generate(
                 completion,
                 show=not as_json,
                 as_text=isinstance(prompt, str),

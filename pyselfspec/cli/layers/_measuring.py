@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from rich.progress import MofNCompleteColumn
@@ -19,12 +18,16 @@ from ...selection import objectives
 from ...selection.chunks import N_CHUNK
 from ...selection.measured_gain import measured_gain
 from ...selection.options import ScanOptions
-from ...selection.session import Interrupted
+from ...selection.scanning import ScanResult
+from ...selection.searching import SearchResult
+from ...util import paths
 from ...util.progress import OnProgress
 from .._machine import DeviceOptions
 from .._options import MAX_TEXT, command_line, read_text
 from .._progress import stages
 from .._types import FILE, Integer, Number, option
+
+R = TypeVar("R", ScanResult, SearchResult)
 
 
 def _chunks_help() -> str:
@@ -124,6 +127,14 @@ class MeasuringOptions(DeviceOptions):
             command=command_line(),
         )
 
+    def best_of(self, model: str, task: Callable[..., R]) -> tuple[R, Outcome]:
+        """Return what a task finds, scan() or search(), and the fate of its best mask."""
+        options = self.scan_options()
+        with self.open_model(model) as loaded, stages(MofNCompleteColumn()) as follow:
+            found = task(loaded, progress=follow, **options)
+            best = None if self.no_profile else found.profile
+            return found, save_if_faster(best, loaded, options, follow)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -134,11 +145,16 @@ class Outcome:
     measured: float | None = None
     note: str = ""
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The outcome as data for JSON."""
-        file = None if self.profile is None else str(self.profile)
-        return {"profile": file, "measured_speed": self.measured}
+    def fields(self, model: str, found: ScanResult | SearchResult) -> dict[str, Any]:
+        """Return what was found, and the outcome, as data for JSON."""
+        return {
+            "model": paths.shown(model),
+            "strategy": found.strategy,
+            "objective": found.objective,
+            "results": paths.shown(str(found.results)),
+            "profile": None if self.profile is None else str(self.profile),
+            "measured_speed": self.measured,
+        }
 
 
 def save_if_faster(
@@ -160,18 +176,3 @@ def save_if_faster(
     if measured <= 1:
         return Outcome(None, measured, f"{note}not saved: no gain here")
     return Outcome(profiles.save(found), measured, f"{note}saved as profile")
-
-
-@contextmanager
-def progress_bar() -> Iterator[OnProgress]:
-    """Show a bar on the terminal, updated by the function it yields; after Ctrl-C, print how
-    to resume."""
-    try:
-        with stages(MofNCompleteColumn()) as update:
-            yield update
-    except Interrupted as stop:
-        click.echo(
-            f"stopped; the results so far are in {stop.path}; run the same command to resume",
-            err=True,
-        )
-        raise

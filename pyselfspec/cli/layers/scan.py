@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,20 +17,12 @@ from ...selection.rounds import AbortRatio, GiveUp, Never
 from ...selection.scanning import ScanResult, scan
 from ...selection.strategies import Prune
 from ...selection.tables import NOTHING_PAYS, best_line, to_dict, to_lines
-from ...util import paths, records
+from ...util import records
 from .._help import ManyOptions
 from .._model import model_or_demo_argument
 from .._options import common_options, plot_option
 from .._types import Choice, Integer, Number, option, takes
-from ._measuring import (
-    MeasuringOptions,
-    Outcome,
-    objective_option,
-    progress_bar,
-    save_if_faster,
-    share_option,
-    unit_option,
-)
+from ._measuring import MeasuringOptions, Outcome, objective_option, share_option, unit_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +115,15 @@ def command(
     pyselfspec scan-layers model.gguf --strategy greedy --objective perplexity --chunks 15
     """
     give_up, strategy = trials.give_up(), trials.made_strategy()
-    options = measuring.scan_options()
-    with measuring.open_model(model) as loaded, progress_bar() as follow:
-        found = scan(
-            loaded,
-            strategy,
-            trials.objective,
-            unit=Unit(trials.unit),
-            share=trials.share,
-            give_up=give_up,
-            progress=follow,
-            **options,
-        )
-        best = None if measuring.no_profile else found.profile
-        outcome = save_if_faster(best, loaded, options, follow)
+    task = partial(
+        scan,
+        strategy=strategy,
+        objective=trials.objective,
+        unit=Unit(trials.unit),
+        share=trials.share,
+        give_up=give_up,
+    )
+    found, outcome = measuring.best_of(model, task)
     _show(model, found, outcome, as_json)
     if plot is not None:
         from ...plots import scan as picture
@@ -145,14 +133,8 @@ def command(
 
 def _show(model: str, found: ScanResult, outcome: Outcome, as_json: bool) -> None:
     if as_json:
-        what = {
-            "model": paths.shown(model),
-            "strategy": found.strategy,
-            "objective": found.objective,
-            "results": paths.shown(str(found.results)),
-            **outcome.fields,
-        }
-        click.echo(records.encode(what | to_dict(found.report)).decode())
+        what = outcome.fields(model, found) | to_dict(found.report)
+        click.echo(records.encode(what).decode())
         return
     click.echo("\n".join(to_lines(found.report)))
     if found.best is not None:

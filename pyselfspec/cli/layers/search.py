@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,21 +17,13 @@ from ...selection import objectives, searching, strategies
 from ...selection.rounds import Scored
 from ...selection.searching import SearchResult, search
 from ...selection.tables import NOTHING_PAYS, best_line
-from ...util import paths, records
+from ...util import records
 from ...util.files import replacing
 from .._help import ManyOptions
 from .._model import model_or_demo_argument
 from .._options import common_options, plot_option, target
 from .._types import FILE, Choice, Integer, Number, of_value, option, takes
-from ._measuring import (
-    MeasuringOptions,
-    Outcome,
-    objective_option,
-    progress_bar,
-    save_if_faster,
-    share_option,
-    unit_option,
-)
+from ._measuring import MeasuringOptions, Outcome, objective_option, share_option, unit_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +105,17 @@ def command(
         raise click.UsageError("--storage goes with --strategy optuna only; leave it out")
     storage = {"storage": wanted.storage} if wanted.storage else {}
     strategy = strategies.load(wanted.strategy, **storage)
-    options = measuring.scan_options()
-    with measuring.open_model(model) as loaded, progress_bar() as follow:
-        found = search(
-            loaded,
-            strategy,
-            wanted.objective,
-            trials=wanted.trials,
-            minutes=wanted.minutes,
-            unit=Unit(wanted.unit),
-            share=wanted.share,
-            max_cost=wanted.max_cost,
-            progress=follow,
-            **options,
-        )
-        best = None if measuring.no_profile else found.profile
-        outcome = save_if_faster(best, loaded, options, follow)
+    task = partial(
+        search,
+        strategy=strategy,
+        objective=wanted.objective,
+        trials=wanted.trials,
+        minutes=wanted.minutes,
+        unit=Unit(wanted.unit),
+        share=wanted.share,
+        max_cost=wanted.max_cost,
+    )
+    found, outcome = measuring.best_of(model, task)
     _show(model, found, outcome, wanted.max_cost, as_json)
     if csv_file is not None:
         with (
@@ -148,16 +136,9 @@ def _show(
     model: str, found: SearchResult, outcome: Outcome, max_cost: float, as_json: bool
 ) -> None:
     if as_json:
-        result = {
-            "model": paths.shown(model),
-            "strategy": found.strategy,
-            "objective": found.objective,
-            "trials": [_row(trial, found) for trial in found.trials],
-            "best": _row(found.best, found),
-            "results": paths.shown(str(found.results)),
-            **outcome.fields,
-        }
-        click.echo(records.encode(result).decode())
+        trials = [_row(trial, found) for trial in found.trials]
+        what = outcome.fields(model, found) | {"trials": trials, "best": _row(found.best, found)}
+        click.echo(records.encode(what).decode())
         return
     line = best_line(found.point, found.about.label)
     click.echo(line + outcome.note)

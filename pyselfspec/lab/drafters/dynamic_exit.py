@@ -53,13 +53,13 @@ class Options:
         return found
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> DynamicExitDrafter:
     """Return a drafter. Raises ArgumentError for an exit after the model's last block."""
     n_layer = context.model.n_layer
     exits = options.numbers() or tuple(sorted({max(1, n_layer // 4), max(1, n_layer // 2)}))
     if exits[-1] > n_layer:
         raise ArgumentError(f"the model has {n_layer} blocks, got an exit after {exits[-1]}")
-    return Drafter(context, exits, options.confidence)
+    return DynamicExitDrafter(context, exits, options.confidence)
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Deeper:
         return Hidden.joined(self.left)
 
 
-class Drafter(EarlyExitDrafter):
+class DynamicExitDrafter(EarlyExitDrafter):
     """Drafts with the first exit that is confident.
 
     exits: rising. Raises UnsupportedError where passes cannot enter at one of them.

@@ -28,10 +28,10 @@ from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Hidden, Pass, Rows
+from ...speculate.context_state import kept
 from ...speculate.drafters.layer_skip.shared_blocks import SharedBlocks
 from ...speculate.limits import DraftLimit, Pick
 from ...speculate.pass_requests import PassRequest, Work
-from ...speculate.session import kept
 from ...util import build, records
 from ...util.files import require_no_model
 from ..early_exit import EarlyExitDrafter
@@ -145,16 +145,16 @@ class Jump:
         return PassRequest(Rows.of(seq.seq_id, pos, [token], "last"), what)
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> ExitMapDrafter:
     path = Path(options.map)
 
     def create() -> Jump:
         return Jump(context, load(path, context, options.mask))
 
-    return Drafter(context, kept(context, Jump, (path, options.mask), create))
+    return ExitMapDrafter(context, kept(context, Jump, (path, options.mask), create))
 
 
-class Drafter(EarlyExitDrafter):
+class ExitMapDrafter(EarlyExitDrafter):
     """Early-exit drafts whose head reads mapped states."""
 
     name = "exit-map"

@@ -49,11 +49,11 @@ class Options:
     """The drafter has no options."""
 
 
-def make(context: Context, options: Options) -> Drafter:
-    return Drafter(context)
+def make(context: Context, options: Options) -> JacobiDrafter:
+    return JacobiDrafter(context)
 
 
-class Drafter(LookupDrafter):
+class JacobiDrafter(LookupDrafter):
     """Drafts refined tokens, then repetitions of the last one."""
 
     name = "jacobi"

@@ -23,7 +23,7 @@ from ...costs.table import N_WIDTH
 from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.kv import KVSequence
-from ...speculate.drafters import Drafter as Base
+from ...speculate.drafters import Drafter
 from ...speculate.limits import DraftLimit
 from ...speculate.types import Draft, DraftOrigin, DraftToken, Verdict
 
@@ -60,7 +60,7 @@ class Options:
         return (self.window + self.guesses) * (self.n - 1)
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> LookaheadDrafter:
     """Return a drafter. Raises ArgumentError for more branches than the context has sequences."""
     context.abilities.require_rollback()
     n_branches = options.window + options.guesses
@@ -69,10 +69,10 @@ def make(context: Context, options: Options) -> Drafter:
             f"a window of {options.window} and {options.guesses} guesses need {n_branches} "
             f"sequences, the context has n_seq_max {context.n_seq_max}"
         )
-    return Drafter(context, options)
+    return LookaheadDrafter(context, options)
 
 
-class Drafter(Base):
+class LookaheadDrafter(Drafter):
     """Drafts as many tokens as the options allow, or none if these exceed the limit, or do not pay
     at the acceptance rate so far."""
 

@@ -23,7 +23,7 @@ from ...runtime.context import Context
 from ...runtime.ffi.load import llama
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Pass, Rows
-from ...speculate.drafters import Drafter as Base
+from ...speculate.drafters import Drafter
 from ...speculate.drafters._chain import Chain
 from ...speculate.limits import DraftLimit
 from ...speculate.pass_requests import PassRequest, Work
@@ -50,7 +50,7 @@ class Options:
             raise ArgumentError(f"n_last is 1 or more, got {self.n_last}")
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> PartialKVDrafter:
     """Return a drafter. Raises ArgumentError for a part that is not smaller than the context."""
     n_seen = options.n_first + options.n_last
     if n_seen >= context.n_ctx:
@@ -58,10 +58,10 @@ def make(context: Context, options: Options) -> Drafter:
             f"n_first and n_last are {n_seen} tokens together, and the context has "
             f"{context.n_ctx}; drafts are to see less than the whole text"
         )
-    return Drafter(context, options)
+    return PartialKVDrafter(context, options)
 
 
-class Drafter(Base):
+class PartialKVDrafter(Drafter):
     """Drafts in a fork that holds a part of the text.
 
     Raises UnsupportedError for a memory that cannot remove any tail, ArgumentError for a context

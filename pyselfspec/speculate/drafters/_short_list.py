@@ -16,7 +16,7 @@ from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.passes import Head
 from ...runtime.short_list import ShortList
-from ..session import kept
+from ..context_state import kept
 from ..types import Draft, Verdict
 
 

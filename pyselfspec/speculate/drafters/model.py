@@ -35,7 +35,7 @@ class Options:
     path: Path
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> ModelDrafter:
     """Return a drafter. Raises ArgumentError for a model with another vocabulary or with more bytes
     than the model that it drafts for, and what ``reader.opened`` raises."""
 
@@ -43,7 +43,7 @@ def make(context: Context, options: Options) -> Drafter:
         require_smaller(context.model, model)
         require_same_vocabulary(context.model, model)
 
-    return Drafter(context, opened(context, options.path, check))
+    return ModelDrafter(context, opened(context, options.path, check))
 
 
 def require_smaller(target: Model, model: Model) -> None:
@@ -83,7 +83,7 @@ class _Read:
         return found
 
 
-class Drafter(SecondModelDrafter):
+class ModelDrafter(SecondModelDrafter):
     """Drafts with the second model. It keeps its K/V from step to step: accepted draft
     tokens are not read again, and the last of them, which went through no pass, is read with the
     next draft."""

@@ -34,8 +34,8 @@ from ...runtime.kv import KVSequence
 from ...runtime.model import Model
 from ...runtime.passes import Head
 from ...runtime.sequence_table import n_common
+from ..context_state import kept
 from ..limits import DraftLimit, Pick
-from ..session import kept
 from ._second_model.reader import SecondModelDrafter, opened
 from ._second_model.retokenize import Spelling, Tokenizer, shared_tokens, whole
 
@@ -59,7 +59,7 @@ class Options:
     mode: Mode = "shared"
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> UniversalDrafter:
     """Return a drafter. Raises ArgumentError for a model without a tokenizer, and what
     ``reader.opened`` raises."""
 
@@ -68,7 +68,7 @@ def make(context: Context, options: Options) -> Drafter:
             each.require_tokenizer("universal drafts carry text from one to another")
 
     second = opened(context, options.path, check, n_ctx=ROOM * context.n_ctx)
-    return Drafter(context, second, options.mode)
+    return UniversalDrafter(context, second, options.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class _Common:
         return int(places[self.values[places].argmax()])
 
 
-class Drafter(SecondModelDrafter):
+class UniversalDrafter(SecondModelDrafter):
     """Drafts with an assistant.
 
     Between steps the assistant's text equals the target's, in the tokens that it read or wrote:
@@ -118,7 +118,7 @@ class Drafter(SecondModelDrafter):
         self._its_tokenizer = Tokenizer(second.model)
         if mode == "shared":
             tokens = kept(
-                context, Drafter, second, lambda: shared_tokens(context.model, second.model)
+                context, type(self), second, lambda: shared_tokens(context.model, second.model)
             )
             if not tokens:
                 raise ArgumentError(

@@ -21,10 +21,7 @@ class TextStream:
     """
 
     def __init__(
-        self,
-        piece: Callable[[int], bytes],
-        is_eog: Callable[[int], bool],
-        stop: Sequence[str] = (),
+        self, piece: Callable[[int], bytes], is_eog: Callable[[int], bool], stop: Sequence[str] = ()
     ) -> None:
         if isinstance(stop, str) or not all(stop):
             raise ArgumentError(f"stop is a list of strings that are not empty, got {stop!r}")

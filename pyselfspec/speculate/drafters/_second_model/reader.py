@@ -25,8 +25,8 @@ from ....runtime.offload import AUTO, ContextSize
 from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
 from ....util.closable import Closing
+from ...context_state import kept
 from ...limits import DraftLimit, Pick
-from ...session import kept
 from ...types import Draft
 from .. import Drafter
 from .._chain import extended

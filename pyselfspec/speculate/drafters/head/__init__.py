@@ -28,10 +28,10 @@ from ....runtime.kv import KVSequence
 from ....runtime.model import Model
 from ....runtime.passes import Hidden
 from ....runtime.short_list import ShortList
+from ...context_state import kept
 from ...limits import DraftLimit, Pick
-from ...session import kept
 from ...types import Draft, Verdict
-from .. import Drafter as Base
+from .. import Drafter
 from .. import _short_list as short_lists
 from .._chain import extended
 from .._second_model.reader import N_CATCH_UP
@@ -95,7 +95,7 @@ def _tuned(model: Model) -> Path | None:
     return path
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> HeadDrafter:
     """Return a drafter. The head is opened once for all texts of a context.
 
     Raises ModelFileError or ArgumentError for a file that is not a head for this model, and
@@ -108,7 +108,7 @@ def make(context: Context, options: Options) -> Drafter:
     context.abilities.require_drafts()
     opened = kept(context, Heads, path, lambda: Heads(context, DraftHead(context, path)))
     short = short_lists.of(context, options.shortlist) if opened.head.can_shorten else None
-    return Drafter(context, opened, short)
+    return HeadDrafter(context, opened, short)
 
 
 class Heads:
@@ -140,7 +140,7 @@ def _empty_text(head: DraftHead, seq_id: int) -> HeadSequence:
     return ChainedSequence(head, seq) if kind.n_chained > 1 else HeadSequence(head, seq)
 
 
-class Drafter(Base):
+class HeadDrafter(Drafter):
     """Drafts the most likely tokens, or drawn ones if the limit has ``draw``, each from the hidden
     states of the one before it.
 

@@ -21,7 +21,7 @@ from ....runtime.short_list import ShortList
 from ...limits import DraftLimit
 from ...pass_requests import PassRequest, Work
 from ...types import Draft, Verdict
-from .. import Drafter as Base
+from .. import Drafter
 from .. import _short_list as short_lists
 from .._chain import Chain
 from .._short_list import Shortened
@@ -68,13 +68,13 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
     return None if mask is None else Options(mask)
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> LayerSkipDrafter:
     mask = options.mask or default_mask(context) or LayerMask.full(context.model.n_layer)
     short = short_lists.of(context, options.shortlist) if context.can_shorten else None
-    return Drafter(context, mask, share=options.share, short=short)
+    return LayerSkipDrafter(context, mask, share=options.share, short=short)
 
 
-class Drafter(Base):
+class LayerSkipDrafter(Drafter):
     """Drafts the most likely tokens, or drawn ones if the limit has ``draw``.
 
     If the model allows it, drafts are decoded in the sequence of the text and share blocks with the

@@ -22,9 +22,9 @@ from ....runtime.model import Model
 from ....runtime.pictures import is_text
 from ....util.closable import Closing
 from ...branches import likeliest
+from ...context_state import kept
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit
-from ...session import kept
 from ...types import Draft, DraftOrigin, DraftToken
 from .. import LookupDrafter
 from . import file as ngram_file
@@ -73,7 +73,7 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
     return Options() if context.abilities.can_draft else None
 
 
-def make(context: Context, options: Options) -> Drafter:
+def make(context: Context, options: Options) -> NgramDrafter:
     """Return a drafter. Raises ArgumentError for a file that does not hold texts of this
     vocabulary, and for more branches than the context has sequences."""
     if options.n_branches > context.n_seq_max:
@@ -81,7 +81,7 @@ def make(context: Context, options: Options) -> Drafter:
             f"each branch needs a sequence, and the context has {context.n_seq_max}; "
             f"n_branches is at most {context.n_seq_max}, got {options.n_branches}"
         )
-    return Drafter(context, options)
+    return NgramDrafter(context, options)
 
 
 class Corpora(Closing):
@@ -116,7 +116,7 @@ def open_corpus(context: Context, folder: Path) -> Corpus:
     return kept(context, Corpora, None, lambda: Corpora(context.model)).open(folder)
 
 
-class Drafter(LookupDrafter):
+class NgramDrafter(LookupDrafter):
     """Copies tokens, with acceptance rates by kind of match. Rates and earlier texts are shared by
     all texts of a context."""
 

@@ -24,7 +24,7 @@ from ..masks.profiles import Profile
 from ..runtime.context import Context
 from ..runtime.model import Model
 from ..util import build, paths
-from ..util.progress import OnProgress, ignore_progress
+from ..util.progress import Interrupted, OnProgress, ignore_progress
 from . import chunks as cutting
 from . import objectives
 from .objectives import About, Objective
@@ -37,17 +37,9 @@ from .self_generated import write_chunks
 N_KEPT = 16  # chunks whose K/V is kept for strategies that score one mask at a time
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while measuring. path: the file with all scores so far, which the next run resumes."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"stopped; {path} has the results so far")
-        self.path = path
-
-
 @dataclass(frozen=True, slots=True)
-class Session:
-    """Everything that scoring needs; open until the ``with`` block of `open_session` ends.
+class Scoring:
+    """Everything that scoring needs; open until the ``with`` block of `open_scoring` ends.
 
     results: stored scores by mask and chunk; for objectives that time, those of agreement.
     scores: receives new scores.
@@ -93,7 +85,7 @@ class Session:
 
 
 @contextmanager
-def open_session(
+def open_scoring(
     model: Model | Context | str | Path,
     objective: str,
     *,
@@ -101,7 +93,7 @@ def open_session(
     reads_states: bool = False,
     progress: OnProgress = ignore_progress,
     **options: Unpack[ScanOptions],
-) -> Iterator[Session]:
+) -> Iterator[Scoring]:
     """Open the model, split the text, open or resume the file of results.
 
     model: a path is opened and closed here; a Context must be large enough, see objectives.Setting.
@@ -136,7 +128,7 @@ def open_session(
             setting = objectives.Setting(
                 context, cut, costs, config.window, n_kept, config.cache_bytes, config.seed
             )
-            yield Session(
+            yield Scoring(
                 context=context,
                 objective_name=objective,
                 objective=factory(setting),

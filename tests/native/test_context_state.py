@@ -10,9 +10,9 @@ import pytest
 
 from pyselfspec import Completion
 from pyselfspec.errors import ArgumentError
+from pyselfspec.speculate.context_state import kept
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.resolve import DraftSetup
-from pyselfspec.speculate.session import kept
 
 
 class Large:
@@ -51,7 +51,7 @@ def test_no_drafter_is_left_open_by_a_completion_that_cannot_be_made(
 
     monkeypatch.setattr(ngram, "make", counted)
     monkeypatch.setattr(DraftSetup, "controller", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr(ngram.Drafter, "close", lambda self: closed.append(self))
+    monkeypatch.setattr(ngram.NgramDrafter, "close", lambda self: closed.append(self))
     with tiny().context(n_ctx=64) as context:
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
