@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
-from rich.console import Console
 
 from ..errors import ArgumentError
 from ..runtime import rpc
@@ -22,12 +20,9 @@ from ..runtime.loading import AUTO, LOADS
 from ..runtime.lora import AdapterFile
 from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.offload import ContextSize
-from ..util.hint_throttle import is_due
-from ..util.machine import overload, usable_cores
 from ..util.sizes import INT32_MAX
 from ._types import FILE, Integer, IntegerOrAuto, of_value, option, rare
 
-ADVICE_S = 3600.0  # between two warnings about a busy machine
 FLASH_ATTN = {"on": True, "off": False, "auto": None}
 
 
@@ -56,10 +51,6 @@ def _scaled_files(given: tuple[str, ...]) -> tuple[tuple[Path, float], ...]:
     return tuple(found)
 
 
-def _is_watched() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 def threads(help: str) -> dict[str, Any]:
     """Return the settings of -t, --threads."""
     return {"type": Integer(1, N_THREADS_MAX), "help": f"{help}  [default: all cores]"}
@@ -83,7 +74,7 @@ class DeviceOptions:
     threads: int | None = option(
         "-t",
         "--threads",
-        **threads("Number of CPU threads."),
+        **threads("Most CPU threads; fewer compute while other programs want the cores."),
     )
     n_gpu_layers: int | str | None = option(
         "-ngl",
@@ -164,16 +155,7 @@ class DeviceOptions:
         return model.context(**self.context_params())
 
     def context_params(self) -> dict[str, Any]:
-        """Return the parameters of a Context. Warns if other programs use the cores, which makes
-        one thread per core slow."""
-        if self.threads is None and _is_watched():
-            load, n_cores = overload(), usable_cores()
-            if load is not None and n_cores > 1 and is_due("threads", ADVICE_S):
-                advice = (
-                    f"Warning: other programs keep this machine busy (load {load:.1f}, {n_cores} "
-                    f"cores); fewer threads may be much faster, try -t {n_cores // 2}"
-                )
-                click.echo(click.wrap_text(advice, Console(stderr=True).width), err=True)
+        """Return the parameters of a Context."""
         return {
             "n_threads": self.threads,
             "flash_attn": FLASH_ATTN[self.flash_attn],

@@ -32,7 +32,8 @@ class ContextOptions:
         Default: 4096, or the model's training context when that is shorter. A text of a model with
         a table of positions (GPT-2, StarCoder, MPT) ends with the table: see Context.n_ctx.
     n_batch: most tokens in one pass.
-    n_threads: CPU threads, default: the cores this process may use.
+    n_threads: most CPU threads of a pass, which takes fewer while other programs want the cores.
+        Default: the cores this process may use.
     n_seq_max: number of sequence ids, for texts and drafts. Default: 4; for recurrent and hybrid
         models 1, since they draft in the sequence of the text, and each has a state.
     flash_attn: None lets llama.cpp decide.

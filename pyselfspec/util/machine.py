@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-BUSY = 1.5  # programs per core
-
 
 def usable_cores() -> int:
     """Return the number of CPU cores that this process may run on."""
@@ -17,9 +15,3 @@ def usable_cores() -> int:
 def load() -> float | None:
     """Return the load average of the last minute; None where the system has none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-
-
-def overload() -> float | None:
-    """Return the load average of the last minute if it exceeds the number of cores, else None."""
-    now = load()
-    return now if now is not None and now > BUSY * (os.cpu_count() or 1) else None

@@ -10,8 +10,7 @@ import re
 import signal
 import termios
 import textwrap
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -29,7 +28,7 @@ from pyselfspec import Model, SamplingParams
 from pyselfspec.chat import installed
 from pyselfspec.chat.answer import Piece
 from pyselfspec.chat.conversation import Conversation
-from pyselfspec.cli import _generation_report, _machine
+from pyselfspec.cli import _generation_report
 from pyselfspec.cli._chat import answers as chat_answers
 from pyselfspec.cli._chat.answers import Answers
 from pyselfspec.cli._chat.loop import COMMANDS, find_command
@@ -42,7 +41,6 @@ from pyselfspec.speculate.completion import Completion
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.templates.messages import Message
 from pyselfspec.templates.template import ChatTemplate
-from pyselfspec.util import hint_throttle
 
 WORDS = "a in the word margin terminal understanding"
 
@@ -719,47 +717,3 @@ def test_generate_leads_to_chat(path: Path) -> None:
     for args in (("demo", "-p", "hi"), (path, "-p", "hi", "--json")):
         with terminal("generate", *args, *options) as program:
             assert "is a chat model" not in program.rest()
-
-
-@pytest.fixture
-def busy(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[[], str]:
-    """A busy machine, somebody who watches; what is said when a context is made."""
-    monkeypatch.setattr(_machine, "overload", lambda: 9.1)
-    monkeypatch.setattr(_machine, "usable_cores", lambda: 4)
-    monkeypatch.setattr(_machine, "_is_watched", lambda: True)
-
-    def warning() -> str:
-        return run("generate", "demo", "-p", "a", "-n", "1").stderr
-
-    return warning
-
-
-def test_the_advice_on_threads_breaks_between_words(
-    busy: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_machine, "is_due", lambda *_: True)
-    monkeypatch.setenv("COLUMNS", "30")
-    *advice, _closing = busy().splitlines()
-    assert len(advice) > 3 and max(map(len, advice)) <= 30
-    words = set(" ".join(advice).split())
-    assert {"Warning:", "programs", "machine", "threads"} <= words
-
-
-def test_a_busy_machine_is_told_what_to_type_once(
-    busy: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "load 9.1, 4 cores" in (said := busy()) and "try -t 2" in said
-    assert "Warning" not in busy()
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + _machine.ADVICE_S + 1)
-    assert busy().count("try -t 2") == 1
-
-
-def test_advice_that_cannot_be_noted_is_not_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert not hint_throttle.is_due("a", 60)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert [hint_throttle.is_due(name, 60) for name in ("a", "a", "b")] == [True, False, True]

@@ -5,7 +5,6 @@ Whatever could end the process inside the library runs in a process of its own.
 
 from __future__ import annotations
 
-import importlib
 import os
 import resource
 import signal
@@ -35,7 +34,6 @@ from gguf import GGUFValueType
 
 from pyselfspec.runtime.ffi import devices
 from pyselfspec.util import paths
-from pyselfspec.util.machine import usable_cores
 
 ANY = (FAILED, USAGE)  # where only the message matters
 MEMORY = 3 * 2**30  # bytes that a process which asks for too much may have
@@ -516,22 +514,3 @@ def test_passwords_of_databases_stay_secret(
     check_error(outcome, FAILED, "nosuchdb://me:***@localhost/db")
     assert "sesame" not in outcome.stderr
     assert out.exists() and "--storage" in out.read_text() and "sesame" not in out.read_text()
-
-
-@pytest.mark.skipif(usable_cores() < 2, reason="with one core there is nothing to advise")
-def test_a_busy_machine_is_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that wait for each other at every barrier are slower than one."""
-    n_cores = os.cpu_count() or 1
-    options = importlib.import_module("pyselfspec.cli._machine")
-    for load, watched, told in (
-        (0.0, True, False),
-        (1.0 * n_cores, True, False),
-        (2.0 * n_cores, True, True),
-        (2.0 * n_cores, False, False),  # nobody reads it: a script has chosen
-    ):
-        monkeypatch.setattr(options, "_is_watched", lambda watched=watched: watched)
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        outcome = run("models", "info", folder / "tiny.gguf", "--json")
-        assert (f"busy (load {load:.1f}" in outcome.stderr) == told
-        assert outcome.json["n_layer"] == N_LAYER
-        assert run("models", "info", folder / "tiny.gguf", "-t", "1").stderr == ""
