@@ -80,11 +80,7 @@ class DeviceOptions:
     """The devices that compute passes, and how they do it. Names as in llama.cpp."""
 
     title: ClassVar[str] = "Machine"
-    threads: int | None = option(
-        "-t",
-        "--threads",
-        **threads("Number of CPU threads."),
-    )
+    threads: int | None = option("-t", "--threads", **threads("Number of CPU threads."))
     n_gpu_layers: int | str | None = option(
         "-ngl",
         "--gpu-layers",
