@@ -75,7 +75,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process and its children take."""
+    """Memory, files and threads of a process and its children."""
 
     rss_kib: int
     n_files: int
@@ -97,7 +97,7 @@ class Usage:
 
 @dataclass
 class Crowd:
-    """Those who ask. alone: the answers of the jobs, when nothing else is asked. heavy: how many of
+    """The clients. alone: the answers of the jobs, when nothing else is asked. heavy: how many of
     the last jobs have large answers. pause: no request begins while this file exists."""
 
     url: str

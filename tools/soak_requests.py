@@ -172,7 +172,7 @@ DOORS: list[Callable[[Maker], Job]] = [
 
 
 def told(events: Iterable[Json]) -> dict[str, str]:
-    """What an answer says: its texts, calls, log probabilities and ends, by place. events: of a
+    """Return the texts, calls, log probabilities and ends of an answer, by place. events: of a
     stream, or one, the whole answer."""
     found: defaultdict[str, str] = defaultdict(str)
     for event in events:

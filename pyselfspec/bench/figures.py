@@ -148,7 +148,8 @@ def _row(
         task=task,
         n_rounds=n_rounds,
         tokens_per_second=speeds,
-        prompt_per_second=_prompt_speed(runs),
+        # the last token of a prompt is part of the first pass of the answer
+        prompt_per_second=_per_second(runs, lambda run: (run.n_prompt - 1, run.prompt_us)),
         speed=speeds.median / plain_speeds.median if compares and plain_speeds else None,
         within_noise=bool(
             compares and plain_speeds and n_rounds > 1 and speeds.overlaps(plain_speeds)
@@ -166,11 +167,6 @@ def _row(
 
 def _generation_speed(runs: Sequence[Run]) -> Spread | None:
     return _per_second(runs, lambda run: (run.n_tokens, run.us))
-
-
-def _prompt_speed(runs: Sequence[Run]) -> Spread | None:
-    """Return prompt tokens per second. The last one is part of the first pass of the answer."""
-    return _per_second(runs, lambda run: (run.n_prompt - 1, run.prompt_us))
 
 
 def _per_second(runs: Sequence[Run], counted: Callable[[Run], tuple[int, int]]) -> Spread | None:

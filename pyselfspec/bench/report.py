@@ -5,7 +5,7 @@ Also well-formed XML, so that any parser can check it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
 
@@ -75,7 +75,8 @@ def html(results: Results) -> str:
     )
     template = environment.from_string(paths.REPORT.read_text(encoding="utf-8"))
     all_tasks = {row.variant: row for row in overall(results)}
-    best = _best(all_tasks.values())
+    drafted = (row for row in all_tasks.values() if row.variant not in (PLAIN, UPSTREAM))
+    best = max(drafted, key=lambda row: row.speed or 0.0, default=None)
     return template.render(
         setup=results.setup,
         best=best,
@@ -88,11 +89,6 @@ def html(results: Results) -> str:
         bars=bars(results),
         example=None if best is None else example(results, best),
     )
-
-
-def _best(found: Iterable[Row]) -> Row | None:
-    drafted = (row for row in found if row.variant not in (PLAIN, UPSTREAM))
-    return max(drafted, key=lambda row: row.speed or 0.0, default=None)
 
 
 def _colours(results: Results) -> dict[str, str]:

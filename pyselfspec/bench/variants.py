@@ -38,12 +38,7 @@ class Variant:
 
 
 def make_variants(
-    context: Context,
-    names: Sequence[str],
-    *,
-    mask: LayerMask | None,
-    profile: bool,
-    upstream: bool,
+    context: Context, names: Sequence[str], *, mask: LayerMask | None, profile: bool, upstream: bool
 ) -> list[Variant]:
     """Return plain decoding and one variant per name; without names, AUTO and, if that combines
     several drafters, each of these alone.

@@ -154,11 +154,7 @@ class AnswerOptions:
         help="Number of times to answer each prompt with each drafter.",
     )
     temp: float = option(
-        "--temp",
-        "--temperature",
-        type=Number(0),
-        default=0.0,
-        help="Temperature, 0 for greedy.",
+        "--temp", "--temperature", type=Number(0), default=0.0, help="Temperature, 0 for greedy."
     )
     seed: int = option(
         "--seed",

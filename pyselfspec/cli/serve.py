@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -125,8 +125,14 @@ def _serve_one(
                 is_open = not settings.keys and not server.is_loopback(host)
                 _announce(host, port, settings.name, is_open=is_open, as_json=as_json)
 
-            verbose = load.is_verbose()
-            server.run(service, listener, grace_s=options.grace, ready=ready, log_requests=verbose)
+            made = server.make_server(
+                service,
+                listener,
+                grace_s=options.grace,
+                ready=ready,
+                log_requests=load.is_verbose(),
+            )
+            server.run(made, listener)
 
 
 def _serve_several(options: ServerOptions, n_ctx: int | None, *, as_json: bool) -> None:
@@ -147,17 +153,17 @@ def _serve_several(options: ServerOptions, n_ctx: int | None, *, as_json: bool) 
             names = ", ".join(each.name for each in found)
             _announce(host, port, names, is_open=is_open, as_json=as_json)
 
-        with suppress(KeyboardInterrupt):
-            make_server(
-                found,
-                _options_of_all(sys.argv),
-                settings,
-                listener,
-                max_bytes=free if most is None else round(most * 1024 * MIB),
-                keep_s=options.keep_alive,
-                grace_s=options.grace,
-                ready=ready,
-            ).run(sockets=[listener])
+        made = make_server(
+            found,
+            _options_of_all(sys.argv),
+            settings,
+            listener,
+            max_bytes=free if most is None else round(most * 1024 * MIB),
+            keep_s=options.keep_alive,
+            grace_s=options.grace,
+            ready=ready,
+        )
+        server.run(made, listener)
 
 
 def _options_of_all(argv: Sequence[str]) -> list[str]:

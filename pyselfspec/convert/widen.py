@@ -99,7 +99,7 @@ def widen(source: Source, factor: int, dequantized: Type | None = None) -> Copy:
     metadata = _metadata(source, factor)
     if dequantized is not None:
         metadata["general.file_type"] = GGUFValue(int(FLOATS[dequantized]), GGUFValueType.UINT32)
-    has_norms = _has_query_key_norms(source)
+    has_norms = any(QUERY_KEY_NORM.fullmatch(tensor.name) for tensor in source.tensors)
     tensors = [
         _widen_tensor(tensor, _rule(tensor.name, has_norms), factor, dequantized)
         for tensor in source.tensors
@@ -121,10 +121,6 @@ def _require_supported(source: Source) -> None:
         raise UnsupportedError(
             f"{architecture} models cannot be widened; supported are {', '.join(ARCHITECTURES)}"
         )
-
-
-def _has_query_key_norms(source: Source) -> bool:
-    return any(QUERY_KEY_NORM.fullmatch(tensor.name) for tensor in source.tensors)
 
 
 def _rule(name: str, has_query_key_norms: bool = False) -> Rule:

@@ -77,12 +77,7 @@ class TimedCosts:
         full = corrected(costs.full_us, [(0, plain)] * N_SURE + [*timed])
         verify = corrected(costs.verify_us, self._rest) if costs.shares else full
         return Costs(
-            n_past,
-            full,
-            verify,
-            draft * costs.token_us,
-            draft * costs.last_us,
-            costs.repeats,
+            n_past, full, verify, draft * costs.token_us, draft * costs.last_us, costs.repeats
         )
 
     @property

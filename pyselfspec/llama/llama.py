@@ -228,11 +228,7 @@ class Llama(_upstream.Llama):
         return min(self._n_ctx, len(self.input_ids)) - self.n_tokens
 
     def _continue(
-        self,
-        history: list[int],
-        stopping: Stopping | None,
-        controller: Controller,
-        clock: _Clock,
+        self, history: list[int], stopping: Stopping | None, controller: Controller, clock: _Clock
     ) -> Generator[int, Any, bool]:
         """Yield the tokens after `history` and append them, up to the end of the text or until the
         caller evaluates other tokens. Return whether to continue, after removing those."""

@@ -16,14 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import (
-    ArgumentError,
-    prompt_too_long,
-)
+from ..errors import ArgumentError, prompt_too_long
 from ..masks.layer_mask import SKIP_ATTN, SKIP_FFN, LayerMask
 from ..masks.space import MaskSupport
 from ..util.closable import Closing
-from ..util.sizes import INT32_MAX
 from .checkpoints import Checkpoints
 from .context_handle import ContextHandle
 from .context_options import ContextOptions
@@ -31,6 +27,7 @@ from .ffi import calls
 from .ffi.load import llama, native
 from .kv import KVSequence
 from .lora import Adapters, require_owner, set_adapters
+from .pass_checks import require_positions, require_states, states_width
 from .pass_result import PassResult
 from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
 from .sequence_table import SequenceTable
@@ -277,22 +274,17 @@ class Context(Closing):
         tokens = [operator.index(token) for token in rows.tokens]
         self.model.require_tokens(tokens)
         if what.enter is not None:
-            self._require_states(what.enter, len(rows))
+            require_states(self.model, what.enter, len(rows))
         states = None
         blocks = what.blocks_left
         if blocks:
-            states = np.empty((len(rows), self._n_left(blocks)), np.float32)
+            states = np.empty((len(rows), states_width(self.model, blocks)), np.float32)
         with self.lock:
-            self._require_positions(rows)
-            adapters = self.adapters if what.adapters is None else what.adapters
-            self._adapt(adapters)
-            if what.among is not None and any(each.changes_head for each, _ in adapters):
-                # the head is a sum of products then, of which no rows can be left out
-                what = replace(what, among=None, head="logits")
-            self.sequence_table.adapt(rows, adapters)
-            self.sequence_table.invalidate(rows, what.in_place)
-            self.n_decodes += 1
-            try:
+            require_positions(self, rows)
+            with self._one_pass(rows, what) as adapters:
+                if what.among is not None and any(each.changes_head for each, _ in adapters):
+                    # the head is a sum of products then, of which no rows can be left out
+                    what = replace(what, among=None, head="logits")
                 calls.decode(
                     self.session,
                     tokens=tokens if has_tokens else None,
@@ -308,9 +300,6 @@ class Context(Closing):
                     in_place=what.in_place,
                     shared=rows.shared,
                 )
-            except BaseException:  # Ctrl-C too
-                self.forget_lost()
-                raise
             if has_tokens and what.is_whole:
                 self.sequence_table.record(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
@@ -322,31 +311,38 @@ class Context(Closing):
             raise ArgumentError("a pass over a picture needs its rows, got none")
         seq_id, pos = rows.seq_ids[0], rows.pos[0]
         seq = self.sequence(seq_id)
-        self._require_states(states, len(rows))
+        require_states(self.model, states, len(rows))
         if len(rows) > self.n_batch:
             raise ArgumentError(
                 f"{len(rows)} rows of a picture do not fit into a pass of {self.n_batch}; give a "
                 "larger n_batch"
             )
         with self.lock:
-            self._require_positions(rows)
+            require_positions(self, rows)
             if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
             self.abilities.require_rollback()
-            adapters = self.adapters if what.adapters is None else what.adapters
-            self._adapt(adapters)
-            self.sequence_table.adapt(rows, adapters)
-            self.sequence_table.invalidate(rows, False)
-            self.n_decodes += 1
-            try:
+            with self._one_pass(rows, what):
                 calls.decode_states(
                     self.session, states.numpy(), seq_id, pos, is_causal=what.is_causal
                 )
-            except BaseException:
-                self.forget_lost()
-                raise
             self.sequence_table.record(rows)
         return PassResult(self, rows.outputs, None)
+
+    @contextmanager
+    def _one_pass(self, rows: Rows, what: Pass) -> Iterator[Adapters]:
+        """Prepare a pass and yield its adapters. If it fails, also by Ctrl-C, forget what its
+        sequences lost."""
+        adapters = self.adapters if what.adapters is None else what.adapters
+        self._adapt(adapters)
+        self.sequence_table.adapt(rows, adapters)
+        self.sequence_table.invalidate(rows, what.in_place)
+        self.n_decodes += 1
+        try:
+            yield adapters
+        except BaseException:
+            self.forget_lost()
+            raise
 
     def _adapt(self, adapters: Adapters) -> None:
         """Let the next passes use these adapters. A change makes every prepared graph void."""
@@ -402,40 +398,3 @@ class Context(Closing):
                 n_past = self.sequence(seq_id).n_past
                 self.sequence_table.truncate(seq_id, n_past)
                 self.checkpoints.truncate(seq_id, n_past)
-
-    def _require_positions(self, rows: Rows) -> None:
-        n_positions = self.model.n_positions
-        for _, seq_id, pos in rows.places():
-            if not 0 <= seq_id < self.n_seq_max:
-                raise ArgumentError(
-                    f"sequence id {seq_id} is not allowed, the context has 0 to "
-                    f"{self.n_seq_max - 1}"
-                )
-            if not -INT32_MAX <= pos <= INT32_MAX:
-                raise ArgumentError(
-                    f"position {pos} is not allowed, the next batch of sequence {seq_id} "
-                    f"starts at {self.sequence(seq_id).n_past}"
-                )
-            if n_positions is not None and pos >= n_positions:
-                raise ArgumentError(
-                    f"position {pos} is not allowed, the model has positions 0 to "
-                    f"{n_positions - 1}; end the text there"
-                )
-
-    def _n_left(self, blocks: Sequence[int]) -> int:
-        """Return the number of values per token in the states that enter these blocks."""
-        n_layer, n_last = self.model.n_layer, self.model.last_states_width
-        last = n_layer + bool(n_last)
-        for block in blocks:
-            if not 1 <= block <= last:
-                raise ArgumentError(f"hidden_at is 1 to {last}, got {block}")
-        return sum(self.model.n_embd if block <= n_layer else n_last for block in blocks)
-
-    def _require_states(self, hidden: Hidden, n_rows: int) -> None:
-        shape = hidden.numpy().shape
-        if shape[1] != self.model.n_embd:
-            raise ArgumentError(
-                f"hidden states have shape [n_tokens, {self.model.n_embd}], got {list(shape)}"
-            )
-        if len(hidden) != n_rows:
-            raise ArgumentError(f"{n_rows} tokens do not go with {len(hidden)} hidden states")

@@ -181,7 +181,7 @@ class DraftHead(Closing):
         context = self._context
         with context.lock:
             context.n_decodes += 1
-            calls.draft_decode(
+            calls.decode(
                 context.session,
                 tokens=tokens,
                 seq_ids=rows.seq_ids,
@@ -191,8 +191,8 @@ class DraftHead(Closing):
                 among=None if among is None else among.ids,
                 in_place=in_place,
                 nextn=block,
-                states=None if states is None else np.ascontiguousarray(states, np.float32),
-                states_out=left,
+                hidden=None if states is None else np.ascontiguousarray(states, np.float32),
+                hidden_out=left,
             )
 
     def argmax(self, row: int) -> tuple[int, float]:

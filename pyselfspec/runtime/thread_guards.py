@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from ..errors import ArgumentError
 
@@ -30,12 +29,7 @@ class SingleThread:
                 f"{self._what} is in use in another thread; it belongs to one thread at a time"
             )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 
@@ -59,12 +53,7 @@ class InUse:
                 raise ArgumentError(f"{self._what} is being closed in another thread")
             self._n_users += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._n_users -= 1
 

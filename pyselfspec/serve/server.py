@@ -163,24 +163,10 @@ def is_loopback(host: str) -> bool:
     return host in LOOPBACK or host.startswith("127.")
 
 
-def run(
-    service: app.AnyService,
-    listener: socket.socket,
-    *,
-    grace_s: float = GRACE_S,
-    ready: Callable[[], None] = lambda: None,
-    log_requests: bool = False,
-) -> None:
-    """Serve until a signal; then accept no more requests and finish the running ones.
-
-    grace_s: seconds to finish them. ready: called when the server accepts requests. log_requests:
-    write a line to stderr for each response.
-    """
+def run(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serve until a signal; then accept no more requests and finish the running ones."""
     sys.setswitchinterval(SWITCH_S)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on when it has ended
-        server = make_server(
-            service, listener, grace_s=grace_s, ready=ready, log_requests=log_requests
-        )
         server.run(sockets=[listener])
 
 
@@ -192,7 +178,11 @@ def make_server(
     ready: Callable[[], None] = lambda: None,
     log_requests: bool = False,
 ) -> uvicorn.Server:
-    """Return the server that `run` runs, for callers that end it in another way."""
+    """Return a server for `run`.
+
+    grace_s: seconds to finish requests after a signal. ready: called when the server accepts
+    requests. log_requests: write a line to stderr for each response.
+    """
     host = listener.getsockname()[0]
     if is_loopback(host):
         names = {*LOOPBACK, host}

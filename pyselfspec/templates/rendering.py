@@ -110,11 +110,7 @@ class Renderer:
     """
 
     def __init__(
-        self,
-        source: str,
-        *,
-        now: Callable[[], datetime] = datetime.now,
-        worker: Worker = shared,
+        self, source: str, *, now: Callable[[], datetime] = datetime.now, worker: Worker = shared
     ) -> None:
         if len(source) > MAX_SOURCE:
             raise ArgumentError(
@@ -138,11 +134,7 @@ class Renderer:
 
     def _ask(self, variables: dict[str, Any] | None) -> dict[str, Any]:
         """Return the answer of the worker. Raises ArgumentError for a syntax error."""
-        request = {
-            "source": self._source,
-            "variables": variables,
-            "now": self._now().isoformat(),
-        }
+        request = {"source": self._source, "variables": variables, "now": self._now().isoformat()}
         found = self._worker.ask(request)
         if "line" in found:
             raise ArgumentError(

@@ -109,11 +109,7 @@ def _tojson(
 ) -> str:
     """Encode as JSON, without the HTML escapes of Jinja's own filter."""
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 

@@ -255,7 +255,7 @@ def test_controllers_know_costs_and_steps_and_nothing_else(name):
         ("prompt_toolkit", {"cli/_chat/terminal.py"}),
         ("fastapi", {name for name in TREES if name.startswith("serve/")}),
         ("uvicorn", {"serve/server.py", "serve/router/server.py"}),
-        ("h11", {"serve/router/app.py", "serve/router/process.py"}),
+        ("h11", {"serve/router/process.py"}),
         ("prometheus_client", {"serve/metrics.py"}),
         ("click", CLI),
         ("torch", {name for name in TREES if name.startswith("tune/")}),

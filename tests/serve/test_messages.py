@@ -169,6 +169,10 @@ def test_settings_of_a_request() -> None:
             r"content\[0\]\.content must be a string or a list",
         ),
         (
+            {"messages": [{"role": "user", "content": [{**FOUND, "content": 0}]}]},
+            r"content\[0\]\.content must be a string or a list",
+        ),
+        (
             {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
             "tool_use_id must be a string",
         ),

@@ -794,7 +794,7 @@ def test_only_masks_in_use_count(demo: Model) -> None:
 def test_an_open_server_is_warned_of(
     host: str, key: str, warns: bool, demo: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "run", lambda *_, ready, **__: ready())
+    monkeypatch.setattr(server, "run", lambda made, _: made._ready())
     options = ["--host", host, "--port", "0", "-t", "1", "-c", "64"]
     done = run("serve", demo.path, *options, PYSELFSPEC_API_KEY=key)
     assert done.status == 0, done.stderr
@@ -812,7 +812,9 @@ def test_each_line_of_a_file_is_a_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[Any] = []
-    monkeypatch.setattr(server, "run", lambda service, *_, **__: taken.append(service.settings))
+    take = lambda service, *_, **__: taken.append(service.settings)  # noqa: E731
+    monkeypatch.setattr(server, "make_server", take)
+    monkeypatch.setattr(server, "run", lambda *_: None)
     (tmp_path / "keys").write_text(text)
     options = ["--port", "0", "-t", "1", "-c", "64", "--api-key-file", tmp_path / "keys"]
     done = run("serve", demo.path, *options)
@@ -900,7 +902,7 @@ def test_whatever_can_be_read_can_be_asked_for_with_head(served: Served) -> None
 def test_options_of_a_server_that_are_refused(
     options: tuple[str, str], message: str, demo: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "run", lambda *_, **__: None)
+    monkeypatch.setattr(server, "run", lambda *_: None)
     done = run("serve", demo.path, "--port", "0", "-t", "1", "-c", "64", *options)
     assert done.status == 2 and done.traceback is None
     *_, last = done.stderr.splitlines()
@@ -909,7 +911,9 @@ def test_options_of_a_server_that_are_refused(
 
 def test_origins_that_a_server_takes(demo: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    monkeypatch.setattr(server, "run", lambda service, *_, **__: taken.append(service.settings))
+    take = lambda service, *_, **__: taken.append(service.settings)  # noqa: E731
+    monkeypatch.setattr(server, "make_server", take)
+    monkeypatch.setattr(server, "run", lambda *_: None)
     origins = ("https://example.org", "http://localhost:3000", "*")
     cors = [part for origin in origins for part in ("--cors", origin)]
     done = run("serve", demo.path, "--port", "0", "-t", "1", "-c", "64", *cors, "--max-body", "0.5")
@@ -928,7 +932,7 @@ def test_a_text_that_closes_badly_gives_its_slot_back(
     body = {"prompt": PROMPT, "max_tokens": 3, "seed": 1}
     with running(demo, capacity=Capacity(n_ctx=128, n_slots=1)) as served:
         with monkeypatch.context() as patched:
-            patched.setattr(ngram.Drafter, "close", failing)
+            patched.setattr(ngram.NgramDrafter, "close", failing)
             first = served.post("/v1/completions", body, timeout=10)
         again = served.post("/v1/completions", body, timeout=10)
     assert first.status_code == again.status_code == 200

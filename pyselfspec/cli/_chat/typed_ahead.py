@@ -29,8 +29,8 @@ def is_open(text: str) -> bool:
 
 
 def unquoted(text: str) -> tuple[str, bool]:
-    """Return the text without triple quotes, and whether it was a quoted message, never a "
-    "command."""
+    """Return the text without triple quotes, and whether it was a quoted message, never a
+    command."""
     quoted = _QUOTED.match(text.strip())
     if quoted is None:
         return text.strip(), False

@@ -17,13 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import (
-    ArgumentError,
-    ContextFullError,
-    DecodeError,
-    SelfSpecError,
-    UnsupportedError,
-)
+from ...errors import ArgumentError, ContextFullError, DecodeError, SelfSpecError, UnsupportedError
 from .load import is_of_lost_device, known_cause, llama, native, require_not_forked
 from .prototypes import DecodeArgs
 
@@ -59,10 +53,6 @@ def _int32s(values: Sequence[int]) -> Any:
     return (ctypes.c_int32 * len(values))(*values)
 
 
-def _address_and_length(numbers: array[int] | None) -> tuple[int | None, int]:
-    return (None, 0) if numbers is None else numbers.buffer_info()
-
-
 def decode(
     session: int,
     *,
@@ -71,60 +61,48 @@ def decode(
     pos: Sequence[int],
     outputs: bytes,
     hidden: NDArray[np.float32] | None,
-    mask: bytes | None,
-    hidden_at: Sequence[int],
     hidden_out: NDArray[np.float32] | None,
     head: str,
+    mask: bytes | None = None,
+    hidden_at: Sequence[int] = (),
     among: array[int] | None = None,
-    in_place: bool,
+    in_place: bool = False,
     shared: Sequence[Sequence[int]] = (),
+    nextn: int | None = None,
 ) -> None:
     """Call ``selfspec_decode`` with C-contiguous arrays. Raises the error of the status.
 
     among: token ids in ascending order, of type code "i"; None for all tokens.
     shared: the further sequences of each row; empty when every row has one sequence.
+    nextn: the block of a draft head, for ``selfspec_draft_decode`` instead.
     """
     _begin_pass(session)
     n_seq_ids = None
     if shared:
         n_seq_ids = _int32s([1 + len(others) for others in shared])
         seq_ids = [i for one, more in zip(seq_ids, shared, strict=True) for i in (one, *more)]
-    args = _args(tokens, seq_ids, pos, outputs, head, among, in_place, hidden, hidden_out)
-    args.n_seq_ids = n_seq_ids
-    if mask is not None:
-        args.mask, args.n_layer = mask, len(mask)
-    if hidden_at:
-        args.hidden_at, args.n_hidden_at = _int32s(hidden_at), len(hidden_at)
-    if status := native.selfspec_decode(session, args):
-        _check(session, status)
-
-
-def _args(
-    tokens: Sequence[int] | None,
-    seq_ids: Sequence[int],
-    pos: Sequence[int],
-    outputs: bytes,
-    head: str,
-    among: array[int] | None,
-    in_place: bool,
-    hidden: NDArray[np.float32] | None,
-    hidden_out: NDArray[np.float32] | None,
-) -> DecodeArgs:
-    """Return what both kinds of passes read. It keeps its arrays alive, but not those of numpy."""
-    address, n_among = _address_and_length(among)
-    return DecodeArgs(
+    address, n_among = (None, 0) if among is None else among.buffer_info()
+    args = DecodeArgs(  # keeps its arrays alive, but not those of numpy
         n_tokens=len(pos),
         tokens=None if tokens is None else _int32s(tokens),
         seq_ids=_int32s(seq_ids),
+        n_seq_ids=n_seq_ids,
         pos=_int32s(pos),
         outputs=outputs,
         hidden=None if hidden is None else hidden.ctypes.data,
+        mask=mask,
+        n_layer=len(mask or ()),
+        hidden_at=_int32s(hidden_at) if hidden_at else None,
+        n_hidden_at=len(hidden_at),
         hidden_out=None if hidden_out is None else hidden_out.ctypes.data,
         head=_head(head),
         among=address,
         n_among=n_among,
         in_place=in_place,
+        nextn=nextn or 0,
     )
+    run = native.selfspec_decode if nextn is None else native.selfspec_draft_decode
+    _check(session, run(session, args))
 
 
 def _head(head: str) -> int:
@@ -150,27 +128,6 @@ def draft_fuse(session: int, features: NDArray[np.float32], states: NDArray[np.f
     _check(
         session, native.selfspec_draft_fuse(session, n, features.ctypes.data, states.ctypes.data)
     )
-
-
-def draft_decode(
-    session: int,
-    *,
-    tokens: Sequence[int] | None,
-    seq_ids: Sequence[int],
-    pos: Sequence[int],
-    outputs: bytes,
-    head: str,
-    among: array[int] | None = None,
-    in_place: bool = False,
-    nextn: int = 0,
-    states: NDArray[np.float32] | None,
-    states_out: NDArray[np.float32] | None,
-) -> None:
-    """Call ``selfspec_draft_decode`` with C-contiguous arrays. Raises the error of the status."""
-    _begin_pass(session)
-    args = _args(tokens, seq_ids, pos, outputs, head, among, in_place, states, states_out)
-    args.nextn = nextn
-    _check(session, native.selfspec_draft_decode(session, args))
 
 
 def draft_score(session: int, row: int, previous: int) -> None:
@@ -309,10 +266,7 @@ def save_state(session: int, seq_id: int) -> NDArray[np.uint8]:
 def load_state(session: int, seq_id: int, state: NDArray[np.uint8], n: int) -> None:
     """Go back to the recurrent state that a sequence had with its first n tokens, and remove the
     others."""
-    _check(
-        session,
-        native.selfspec_load_state(session, seq_id, state.ctypes.data, state.nbytes, n),
-    )
+    _check(session, native.selfspec_load_state(session, seq_id, state.ctypes.data, state.nbytes, n))
 
 
 def save_sequence(context: int, seq_id: int) -> NDArray[np.uint8] | None:

@@ -202,7 +202,7 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
 
 def _content(block: dict[str, Any], where: str) -> str | Blocks:
     """Return the content of a block, which may be missing. Raises ApiError."""
-    content = block.get("content") or ""
+    content: str | Blocks = "" if block.get("content") is None else block["content"]
     is_list = isinstance(content, list) and all(isinstance(each, dict) for each in content)
     if not is_list and not isinstance(content, str):
         raise ApiError(400, f"{where} must be a string or a list of blocks", param=where)

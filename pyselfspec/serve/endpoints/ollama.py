@@ -265,10 +265,7 @@ class ChatWriter(_AnswerWriter):
         calls = [
             {
                 "id": part.call.id,
-                "function": {
-                    "name": part.call.name,
-                    "arguments": json.loads(part.call.arguments),
-                },
+                "function": {"name": part.call.name, "arguments": json.loads(part.call.arguments)},
             }
             for part in parts
             if isinstance(part, Called)

@@ -57,11 +57,7 @@ async def get_slots(service: Writing) -> Response:
 
 @ROUTER.post("/slots/{number}")
 async def post_slot(
-    service: Writing,
-    number: int,
-    action: Action,
-    request: Request,
-    body: SlotRequest | None = None,
+    service: Writing, number: int, action: Action, request: Request, body: SlotRequest | None = None
 ) -> Response:
     """Save, restore or erase the contents of a slot."""
     n_slots = service.engine.n_slots

@@ -29,17 +29,7 @@ from ...speculate.types import Step
 from ...util.closable import Closing
 from ..settings import GRACE_S
 from ..store.prefixes import Prefixes
-from .jobs import (
-    BusyError,
-    Delta,
-    Event,
-    Failed,
-    Job,
-    ShutdownError,
-    Started,
-    Ticket,
-    TooLateError,
-)
+from .jobs import BusyError, Delta, Event, Failed, Job, ShutdownError, Started, Ticket, TooLateError
 from .running_completion import RunningCompletion
 from .slots import Slot, Slots
 

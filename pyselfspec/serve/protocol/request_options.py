@@ -206,9 +206,7 @@ class RequestReader:
     def too_long(self, n_tokens: str) -> ApiError:
         """Return the error for a prompt of n_tokens tokens, which is too long."""
         return ApiError(
-            400,
-            str(prompt_too_long(n_tokens, self.n_ctx)),
-            code="context_length_exceeded",
+            400, str(prompt_too_long(n_tokens, self.n_ctx)), code="context_length_exceeded"
         )
 
 

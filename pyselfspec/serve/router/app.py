@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
-import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -191,7 +190,7 @@ class RouterApp:
             stack.callback(answer.close)
             try:
                 head = await until_disconnect(request, answer.open(request, body))
-            except (OSError, h11.RemoteProtocolError):
+            except OSError:
                 raise stopped from None
             kept = stack.pop_all()
         return Forwarding(answer, kept, request, head, stopped)

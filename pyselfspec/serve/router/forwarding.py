@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-import h11
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -45,7 +44,7 @@ class Forwarding(StreamingResponse):
             try:
                 async for piece in answer.pieces():
                     yield piece
-            except (OSError, h11.RemoteProtocolError):
+            except OSError:
                 if not self.is_stream:
                     raise
                 yield error_event(request, stopped)

@@ -106,8 +106,7 @@ async def _copy_log(process: Process, name: str, said: list[str]) -> None:
 class Forwarded:
     """A response of the other server. Use `open`, then `pieces`, and close it in any case.
 
-    Raises OSError where the other server cannot be reached, h11.RemoteProtocolError where it ends
-    before its response does.
+    Raises OSError where the other server cannot be reached, or ends before its response does.
     """
 
     def __init__(self, port: int) -> None:
@@ -140,8 +139,11 @@ class Forwarded:
 
     async def _next(self) -> object:
         assert self._reader is not None
-        while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self._reader.read(N_READ))
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                self._http.receive_data(await self._reader.read(N_READ))
+        except h11.RemoteProtocolError as error:
+            raise ConnectionError(f"the model's server has ended: {error}") from error
         return event
 
     def close(self) -> None:

@@ -1,0 +1,56 @@
+"""Checks of the arguments of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import ArgumentError
+from ..util.sizes import INT32_MAX
+from .passes import Hidden, Rows
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .model import Model
+
+
+def require_positions(context: Context, rows: Rows) -> None:
+    """Raise ArgumentError for sequences and positions that a context does not have."""
+    n_positions = context.model.n_positions
+    for _, seq_id, pos in rows.places():
+        if not 0 <= seq_id < context.n_seq_max:
+            raise ArgumentError(
+                f"sequence id {seq_id} is not allowed, the context has 0 to {context.n_seq_max - 1}"
+            )
+        if not -INT32_MAX <= pos <= INT32_MAX:
+            raise ArgumentError(
+                f"position {pos} is not allowed, the next batch of sequence {seq_id} "
+                f"starts at {context.sequence(seq_id).n_past}"
+            )
+        if n_positions is not None and pos >= n_positions:
+            raise ArgumentError(
+                f"position {pos} is not allowed, the model has positions 0 to "
+                f"{n_positions - 1}; end the text there"
+            )
+
+
+def states_width(model: Model, blocks: Sequence[int]) -> int:
+    """Return the number of values per token in the states that enter these blocks.
+    Raises ArgumentError for blocks that the model does not have."""
+    n_layer, n_last = model.n_layer, model.last_states_width
+    last = n_layer + bool(n_last)
+    for block in blocks:
+        if not 1 <= block <= last:
+            raise ArgumentError(f"hidden_at is 1 to {last}, got {block}")
+    return sum(model.n_embd if block <= n_layer else n_last for block in blocks)
+
+
+def require_states(model: Model, hidden: Hidden, n_rows: int) -> None:
+    """Raise ArgumentError for states that are not one row of the model's width per token."""
+    shape = hidden.numpy().shape
+    if shape[1] != model.n_embd:
+        raise ArgumentError(
+            f"hidden states have shape [n_tokens, {model.n_embd}], got {list(shape)}"
+        )
+    if len(hidden) != n_rows:
+        raise ArgumentError(f"{n_rows} tokens do not go with {len(hidden)} hidden states")
