@@ -26,7 +26,7 @@ struct machine {
         const double begun = now;
         int n_passes = 0;
         for (; now < begun + seconds; n_passes++) {
-            n = count.choose(n_asked, (uint64_t) n_asked);
+            n = count.choose(now, n_asked, (uint64_t) n_asked);
             CHECK(n >= 1 && n <= n_asked);
             const pass p = takes(n);
             now += p.seconds;
@@ -84,6 +84,12 @@ static void takes_fewer_beside_a_program() {
     m.run(2, 2, quiet);
     CHECK(m.n == 2);
 
+    machine rested;
+    rested.run(5, 2, beside_one_of_two);
+    CHECK(rested.n == 1);
+    rested.now += 3;
+    CHECK(rested.count.choose(rested.now, 2, 0) == 2);  // a prompt after a rest
+
     machine eight;
     CHECK(eight.run(5, 8, beside_one_of_eight) > 0.95/quiet(7).seconds);
 
@@ -99,13 +105,13 @@ static void compares_passes_of_one_kind() {
     double now = 100;
     for (uint64_t i = 0; i < 1000; i++) {
         const double seconds = i % 2 ? 0.003 : 0.6;
-        count.choose(2, i % 2);
+        count.choose(now, 2, i % 2);
         now += seconds;
         count.took(now, seconds, 0.3*seconds);
     }
     int n_fewer = 0;
     for (uint64_t i = 0; i < 1000; i++) {
-        n_fewer += count.choose(2, 2 + i) == 1;
+        n_fewer += count.choose(now, 2, 2 + i) == 1;
         now += 0.003;
         count.took(now, 0.003, 0.001);
     }
@@ -118,7 +124,7 @@ int main() {
     takes_fewer_beside_a_program();
     compares_passes_of_one_kind();
     selfspec_thread_count one;
-    CHECK(one.choose(1, 0) == 1);
+    CHECK(one.choose(0, 1, 0) == 1);
     puts("as expected");
     return 0;
 }

@@ -38,8 +38,8 @@ uint64_t kind_of(ggml_cgraph * graph, int n_threads) {
 selfspec_timed_graph::selfspec_timed_graph(selfspec_thread_count & count, ggml_cgraph * graph, int & n_threads) :
     count(count), can_change(n_threads > 1) {
     if (can_change) {
-        n_threads = count.choose(n_threads, kind_of(graph, n_threads));
         begun = now_seconds();
+        n_threads = count.choose(begun, n_threads, kind_of(graph, n_threads));
         begun_busy = busy_seconds();
     }
 }

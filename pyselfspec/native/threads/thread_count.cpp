@@ -14,20 +14,24 @@ constexpr double GAIN      = 0.9;   // of its time a thread fewer must take: the
 constexpr double NO_LOSS   = 1.02;  // of its time a thread more may take
 constexpr double LOSS      = 0.02;  // share of all time that trials may lose: a pass with a thread more can take twenty times as long
 constexpr double PAUSE     = 0.3;   // seconds between two trials, at least
-constexpr double LONGEST   = 10;
+constexpr double REST      = 2;     // seconds without a pass, between two texts
 constexpr double RATE      = 0.125; // weight of a new time
 constexpr int    N_FIRST   = 4;     // passes of a kind, the fastest of which counts
 constexpr size_t N_KINDS   = 256;
 
 }  // namespace
 
-int selfspec_thread_count::choose(int n_asked, uint64_t kind) {
+int selfspec_thread_count::choose(double now, int n_asked, uint64_t kind) {
+    if (now - last > REST) {
+        *this = {};
+    }
     this->n_asked = n_asked;
     this->kind = kind;
     return std::max(1, n_asked - n_fewer - trial.step);
 }
 
 void selfspec_thread_count::took(double now, double seconds, double idle) {
+    last = now;
     if (trial.step != 0) {
         go_on(now, seconds);
         return;
@@ -83,7 +87,7 @@ void selfspec_thread_count::go_on(double now, double seconds) {
     } else {
         failed = trial.step;
     }
-    next_try = now + std::clamp((trial.spent - trial.expected)/LOSS, PAUSE, LONGEST);
+    next_try = now + std::max(PAUSE, (trial.spent - trial.expected)/LOSS);
     recent = recent_idle = 0;
     trial = {};
 }

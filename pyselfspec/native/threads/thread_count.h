@@ -10,7 +10,8 @@
 class selfspec_thread_count {
 public:
     // Returns how many of n_asked threads compute the next pass. `kind` is the same for passes that take about equally long.
-    int choose(int n_asked, uint64_t kind);
+    // After a rest it begins anew: who knows what else runs now.
+    int choose(double now, int n_asked, uint64_t kind);
 
     // How long that pass took, ending at `now`, and for how much of it the calling thread was idle: asleep, or without a core.
     void took(double now, double seconds, double idle);
@@ -32,6 +33,7 @@ private:
     void begin_trial();
     void go_on(double now, double seconds);
 
+    double   last    = 0;  // when the last pass ended
     int      n_asked = 1;
     int      n_fewer = 0;
     uint64_t kind    = 0;
