@@ -949,6 +949,31 @@ def test_one_of_several_models_can_be_chosen(window, server):
     expect(page.get_by_role("heading", name="large & slow")).to_be_visible()
 
 
+SLOWS_DOWN = """(name) => {
+  const own = window.fetch;
+  window.fetch = async (address, ...others) => {
+    if (address.includes(name)) await new Promise((made) => setTimeout(made, 500));
+    return own(address, ...others);
+  };
+}"""
+
+
+def test_of_two_models_that_are_loading_the_one_chosen_last_stays(window, server):
+    page = window.page
+    server.models = ("toy-12b", "large")
+    page.reload()
+    expect(page.get_by_role("heading", name="toy-12b")).to_be_visible()
+    page.evaluate(SLOWS_DOWN, "model=large")
+    page.get_by_role("button", name="Settings").click()
+    choice = page.get_by_label("Model", exact=True)
+    choice.select_option("large")
+    choice.select_option("toy-12b")
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(1500)  # by then the slow one has answered
+    window.say("Tell me")
+    assert server.asked[-1]["model"] == "toy-12b"
+
+
 BRING = """async (how) => {
   const canvas = Object.assign(document.createElement("canvas"), {width: 3000, height: 1500});
   canvas.getContext("2d").fillRect(0, 0, 99, 99);
