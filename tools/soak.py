@@ -37,7 +37,7 @@ N_HEAVY = 3
 MAX_BODY_MIB = 0.05
 SLOW_S = 0.002  # between two lines that a slow client reads
 N_RECEIVE = 4096  # bytes that its socket takes in advance
-GRACE_S = 3
+GRACE_S = 1
 END_S = GRACE_S + 3  # in which the server must have ended
 SETTLED_AT = 500  # requests, from where memory must be flat
 GROWTH = 1.05
@@ -133,7 +133,10 @@ class Crowd:
         """Ask for n requests in all, from so many clients."""
         self.n_begun = 0
         small = [(socket.SOL_SOCKET, socket.SO_RCVBUF, N_RECEIVE)]
-        async with self.client(n_clients) as http, self.client(8, socket_options=small) as slow:
+        async with (
+            self.client(n_clients) as http,
+            self.client(n_clients, socket_options=small) as slow,
+        ):
             await asyncio.gather(*(self._go_on(http, slow, n_requests) for _ in range(n_clients)))
         await self.settle()
 
@@ -277,12 +280,15 @@ async def streamed(http: httpx.AsyncClient, job: Job, pause_s: float = 0) -> Ans
     """pause_s: between two lines."""
     events = []
     async with http.stream("POST", job.path, json=job.body | {"stream": True}) as response:
-        async for line in response.aiter_lines():
-            line = line.removeprefix("data: ").strip()
-            if line.startswith("{"):
-                events.append(json.loads(line))
-            if pause_s:
-                await asyncio.sleep(pause_s)
+        try:
+            async for line in response.aiter_lines():
+                line = line.removeprefix("data: ").strip()
+                if line.startswith("{"):
+                    events.append(json.loads(line))
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+        except httpx.TransportError as error:
+            return response.status_code, told(events) | {"cut": repr(error)}
     return response.status_code, told(events)
 
 
