@@ -130,7 +130,7 @@ class Crowd:
                 self.seen.counts[f"alone {job.path} {status}"] += 1
 
     async def ask(self, n_clients: int, n_requests: int) -> None:
-        """Ask for n requests in all, from so many clients."""
+        """Send n_requests in all, from n_clients at a time."""
         self.n_begun = 0
         small = [(socket.SOL_SOCKET, socket.SO_RCVBUF, N_RECEIVE)]
         async with (

@@ -74,7 +74,9 @@ class DeviceOptions:
     threads: int | None = option(
         "-t",
         "--threads",
-        **threads("Most CPU threads; fewer compute while other programs want the cores."),
+        **threads(
+            "Most CPU threads to use; passes take fewer while other programs want the cores."
+        ),
     )
     n_gpu_layers: int | str | None = option(
         "-ngl",

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a pass."""
+"""Refuses arguments that a pass cannot take."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def followed_turns(context, path, oracle):
 
 
 def require_side_by_side(new_context, model, path, oracle, sampling=GREEDY):
-    """Two texts of one context have drafts of their own, and are those that each is alone."""
+    """Two texts of one context draft on their own, and each is the text that it is alone."""
     context = new_context(model, n_ctx=512)
     prompts = [PROMPT, [*PROMPT[4:], 284, 301, 299]]
     texts = [text_in(context, path, prompt, i, sampling) for i, prompt in enumerate(prompts)]

@@ -49,7 +49,7 @@ def test_a_team_runs_in_step(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_number_of_threads_follows_the_machine(tmp_path: Path) -> None:
-    """Fewer beside other programs, and as many as asked for where that is no slower."""
+    """A pass takes fewer threads beside other programs, and else as many as asked for."""
     program, source = tmp_path / "thread_count", THREADS / "thread_count.cpp"
     flags = ("-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-fsanitize=address,undefined")
     compiled([CXX, *flags, f"-I{NATIVE}", HERE / "thread_count.cpp", source, "-o", program])

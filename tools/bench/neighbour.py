@@ -61,7 +61,7 @@ def us_per_token(way: Way, model: Path, n_tokens: int, seconds: float) -> int:
 
 @contextmanager
 def neighbour(n_threads: int) -> Iterator[None]:
-    """Another process with so many busy threads, or none, for the time of a block."""
+    """Run another process with n_threads busy threads, or none, for the time of a block."""
     if n_threads == 0:
         yield
         return

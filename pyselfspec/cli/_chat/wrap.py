@@ -32,7 +32,7 @@ class Erase:
 
 
 class Rows:
-    """Counts the line breaks of steps in a terminal, with those that the terminal makes itself."""
+    """Counts the line breaks of steps in a terminal, including the terminal's own."""
 
     def __init__(self, width: int) -> None:
         self.width = width
