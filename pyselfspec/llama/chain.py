@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedError
 from ..runtime.context import Context
-from ..runtime.ffi import calls
+from ..runtime.ffi import sampler_calls
 from ..runtime.pass_result import Distribution
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Chain:
             llama.scores[llama.n_tokens] = context.logits(row)
         llama.n_tokens += 1
         with context.lock:
-            self._token = calls.sample(context.session, llama._sampler.sampler, row)
+            self._token = sampler_calls.sample(context.session, llama._sampler.sampler, row)
         return self._token
 
     def distribution_of(self, logits: NDArray[np.float32]) -> Distribution:

@@ -16,7 +16,7 @@ from .. import hub
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..runtime.context import Context
 from ..runtime.context_options import N_SEQ
-from ..runtime.ffi import calls, load
+from ..runtime.ffi import load, sampler_calls
 from ..runtime.kv import KVSequence
 from ..runtime.thread_guards import SingleThread
 from ..speculate.config import AUTO, DraftConfig
@@ -148,7 +148,7 @@ class Llama(_upstream.Llama):
         made, context = super()._init_sampler(*args, **kwargs), self._context
         if context is not None:
             # as LlamaSampler.sample does; row -1 is the last
-            made.sample = lambda _ctx, row=-1: calls.sample_logits(
+            made.sample = lambda _ctx, row=-1: sampler_calls.sample_logits(
                 made.sampler, context.logits(row)
             )
         return made

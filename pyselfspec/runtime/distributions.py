@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .ffi import calls
+from .ffi import sampler_calls
 
 
 def candidates_of(logits: NDArray[np.float32]) -> NDArray[np.void]:
@@ -15,8 +15,8 @@ def candidates_of(logits: NDArray[np.float32]) -> NDArray[np.void]:
     where all logits are -inf."""
     ids = np.flatnonzero(logits != -np.inf)
     if not len(ids):
-        raise calls.not_numbers()
-    found = np.zeros(len(ids), calls.CANDIDATE)
+        raise sampler_calls.not_numbers()
+    found = np.zeros(len(ids), sampler_calls.CANDIDATE)
     found["id"], found["logit"] = ids, logits[ids]
     return found
 
@@ -30,10 +30,10 @@ def after(
     DecodeError for logits that are not numbers.
     """
     has_tokens = candidates["logit"].max(initial=-np.inf) > -np.inf
-    left = calls.apply(samplers, candidates)
+    left = sampler_calls.apply(samplers, candidates)
     largest = left["logit"].max(initial=-np.inf)
     if not largest > -np.inf:
-        raise calls.no_token_left() if has_tokens else calls.not_numbers()
+        raise sampler_calls.no_token_left() if has_tokens else sampler_calls.not_numbers()
     found = np.zeros(n_vocab)
     found[left["id"]] = np.exp(left["logit"].astype(np.float64) - largest)
     found /= found.sum()

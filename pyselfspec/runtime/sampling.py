@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import ArgumentError, SelfSpecError, UnsupportedError
 from ..util.closable import Closing
 from . import distributions
-from .ffi import calls, load
+from .ffi import load, sampler_calls
 from .ffi.load import llama
 from .grammar import fault
 from .sequence_breakers import require_breakers
@@ -243,7 +243,7 @@ class Sampler(Closing):
         last_n = params.dry_penalty_last_n
         last_n = REPEAT_LAST_N_MAX if last_n == -1 else last_n
         with model.in_use:
-            sampler = calls.init_dry(
+            sampler = sampler_calls.init_dry(
                 model.require_tokenizer("DRY's sequence breakers need one") if breakers else None,
                 multiplier=params.dry_multiplier,
                 base=params.dry_base,
@@ -259,7 +259,7 @@ class Sampler(Closing):
         load.clear_log_error()
         with model.in_use:
             vocab = model.require_tokenizer("a grammar needs one")
-            sampler = calls.init_grammar(vocab, grammar, *self._drawn_from())
+            sampler = sampler_calls.init_grammar(vocab, grammar, *self._drawn_from())
         if not sampler:
             raise load.failure(ArgumentError, _NO_GBNF)
         self._add(sampler)
@@ -317,7 +317,7 @@ class Sampler(Closing):
         if context.model.n_vocab != self._model.n_vocab:
             raise ArgumentError("the sampler was made for a model with another vocabulary")
         with context.lock, self._lock, self._model.in_use:
-            return calls.sample(context.session, self.handle, row, self._n_kept)
+            return sampler_calls.sample(context.session, self.handle, row, self._n_kept)
 
     def take(self, context: Context, row: int, token: int) -> None:
         """Accept a token that is not drawn as the one that follows token ``row`` of the last batch.
@@ -336,7 +336,7 @@ class Sampler(Closing):
         with self._lock, self._model.in_use:
             _ = self.handle
             *parts, last = self._parts
-            name = calls.sampler_name(last)
+            name = sampler_calls.sampler_name(last)
             if name not in ("dist", "greedy"):
                 raise UnsupportedError(
                     f"the sampler {name} does not draw from a distribution; use verify='match'"
@@ -352,7 +352,7 @@ class Sampler(Closing):
         if self._xtc not in samplers:
             return distributions.after(samplers, candidates, n_vocab)
         at = samplers.index(self._xtc)
-        left = calls.apply(samplers[:at], candidates)
+        left = sampler_calls.apply(samplers[:at], candidates)
         rest, share = samplers[at + 1 :], self.params.xtc_probability
         whole = distributions.after(rest, left.copy(), n_vocab)
         fewer = distributions.without_top_choices(left, self.params.xtc_threshold)
@@ -366,13 +366,13 @@ class Sampler(Closing):
         """
         self._model.require_tokens([token])
         with self._lock, self._model.in_use:
-            calls.accept(self.handle, token)
+            sampler_calls.accept(self.handle, token)
 
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
         """Draw and accept a token from logits, float32 [n_vocab]."""
         self._require_logits(logits)
         with self._lock, self._model.in_use:
-            return calls.sample_logits(self.handle, logits, self._n_kept)
+            return sampler_calls.sample_logits(self.handle, logits, self._n_kept)
 
     def _require_logits(self, logits: NDArray[np.float32]) -> None:
         if np.shape(logits) != (self._model.n_vocab,):

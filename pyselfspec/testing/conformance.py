@@ -24,7 +24,8 @@ from ..speculate.generation import Generation
 from ..speculate.limits import DraftLimit
 from ..speculate.pass_requests import run, run_requests
 from ..speculate.types import Draft, Step, Verdict
-from .fakes import EOG, Broken, FakeContext, FakeModel, FakeSampler, plain_tokens
+from .fake_context import FakeContext
+from .fake_model import EOG, Broken, FakeModel, FakeSampler, plain_tokens
 
 HISTORY = [5, 3, 5, 3, 5, 3, 5]  # repeats itself, for drafters that copy
 every_context = pytest.mark.parametrize("enters", [True, False], ids=["enters", "forks"])

@@ -13,13 +13,8 @@ from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.stats import GenerationStats
 from pyselfspec.speculate.types import Step, Verdict
 from pyselfspec.testing.conformance import generated, tokens_of
-from pyselfspec.testing.fakes import (
-    Broken,
-    FakeContext,
-    FakeModel,
-    FakeSampler,
-    plain_tokens,
-)
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_model import Broken, FakeModel, FakeSampler, plain_tokens
 
 PROMPT = [3, 1, 4, 1, 5]
 #      text -> 0 -> 1 -> 2

@@ -12,7 +12,7 @@ from pyselfspec.runtime.pass_result import Distribution
 from pyselfspec.speculate.drafters._chain import extended
 from pyselfspec.speculate.limits import DraftLimit, Pick
 from pyselfspec.speculate.types import Draft, DraftToken
-from pyselfspec.testing.fakes import EOG, FakeModel
+from pyselfspec.testing.fake_model import EOG, FakeModel
 
 SURE = np.array([0.05, 0.05, 0.9])  # of three tokens, the first of which ends the text
 UNSURE = np.array([0.3, 0.3, 0.4])

@@ -16,7 +16,9 @@ from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.draft_names import Named, split
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.resolve import resolve
-from pyselfspec.testing.fakes import FakeContext, FakeDrafter, FakeModel
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_drafter import FakeDrafter
+from pyselfspec.testing.fake_model import FakeModel
 
 KNOWN = ("ngram", "model", "head", "layer-skip")
 

@@ -22,7 +22,8 @@ from pyselfspec.testing.conformance import (
     drafted,
     generated,
 )
-from pyselfspec.testing.fakes import EOG, FakeContext, FakeModel, state
+from pyselfspec.testing.fake_context import FakeContext, state
+from pyselfspec.testing.fake_model import EOG, FakeModel
 from pyselfspec.util import plugins
 
 # that draft with a file; those have tests of their own
@@ -69,7 +70,7 @@ PLUGGED = """
     from dataclasses import dataclass
 
     from pyselfspec.speculate.types import Draft
-    from pyselfspec.testing.fakes import FakeDrafter
+    from pyselfspec.testing.fake_drafter import FakeDrafter
 
 
     @dataclass(frozen=True, slots=True)

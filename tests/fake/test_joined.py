@@ -22,7 +22,9 @@ from pyselfspec.testing.conformance import (
     generated,
     tokens_of,
 )
-from pyselfspec.testing.fakes import FakeContext, FakeDrafter, FakeModel, plain_tokens
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_drafter import FakeDrafter
+from pyselfspec.testing.fake_model import FakeModel, plain_tokens
 
 in_both_ways = pytest.mark.parametrize("enters", [True, False], ids=["shared", "forked"])
 

@@ -9,16 +9,9 @@ from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.speculate.batching import generate_steps
 from pyselfspec.speculate.drafters import layer_skip
-from pyselfspec.testing.fakes import (
-    EOG,
-    Broken,
-    FakeContext,
-    FakeController,
-    FakeDrafter,
-    FakeModel,
-    FakeSampler,
-    plain_tokens,
-)
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_drafter import FakeController, FakeDrafter
+from pyselfspec.testing.fake_model import EOG, Broken, FakeModel, FakeSampler, plain_tokens
 
 PROMPT = [3, 1, 4, 1, 5]
 

@@ -13,7 +13,8 @@ from pyselfspec.speculate.drafters.ngram import file as ngram_file
 from pyselfspec.speculate.drafters.ngram import index as ngrams
 from pyselfspec.speculate.drafters.ngram.index import N_MATCHES, EarlierTexts, NgramIndex
 from pyselfspec.speculate.limits import DraftLimit
-from pyselfspec.testing.fakes import FakeContext, FakeModel
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_model import FakeModel
 
 
 def searched(text, context):

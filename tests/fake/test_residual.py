@@ -20,7 +20,8 @@ from pyselfspec.speculate.limits import DraftLimit, Pick
 from pyselfspec.speculate.residual import Residual, acceptance, draw, remainder
 from pyselfspec.speculate.types import Draft, Step
 from pyselfspec.testing.conformance import HISTORY
-from pyselfspec.testing.fakes import EOG, FakeContext, FakeModel, FakeSampler
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_model import EOG, FakeModel, FakeSampler
 
 # --- the arithmetic, by enumeration ----------------------------------------------------------
 

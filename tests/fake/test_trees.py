@@ -11,7 +11,8 @@ from pyselfspec.speculate.branches import likeliest, n_within
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.testing.conformance import DrafterConformance, drafted, generated, tokens_of
-from pyselfspec.testing.fakes import FakeContext, FakeModel, plain_tokens
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_model import FakeModel, plain_tokens
 
 
 def expected(draft):

@@ -33,15 +33,9 @@ from pyselfspec.speculate.drafters.ngram import file as ngram_file
 from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.types import Draft, Step, Verdict
-from pyselfspec.testing.fakes import (
-    Broken,
-    FakeContext,
-    FakeController,
-    FakeDrafter,
-    FakeModel,
-    FakeSampler,
-    plain_tokens,
-)
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_drafter import FakeController, FakeDrafter
+from pyselfspec.testing.fake_model import Broken, FakeModel, FakeSampler, plain_tokens
 
 N = 6
 ALL = frozenset(range(N))

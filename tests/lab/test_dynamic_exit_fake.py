@@ -10,7 +10,8 @@ from pyselfspec.errors import ArgumentError, UnsupportedError
 from pyselfspec.lab.drafters import dynamic_exit
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.testing.conformance import HISTORY, drafted
-from pyselfspec.testing.fakes import FakeContext, FakeModel
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_model import FakeModel
 
 
 def test_the_first_unsure_token_takes_those_before_it_along() -> None:

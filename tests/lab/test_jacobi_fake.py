@@ -12,7 +12,9 @@ from pyselfspec.speculate.drafters._combined import combine
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.types import Draft, Verdict
 from pyselfspec.testing.conformance import generated, tokens_of
-from pyselfspec.testing.fakes import FakeContext, FakeDrafter, FakeModel
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_drafter import FakeDrafter
+from pyselfspec.testing.fake_model import FakeModel
 
 PROMPT = [5, 3, 1, 4, 2]
 

@@ -9,7 +9,9 @@ from pyselfspec.speculate.controllers._choice import Choice
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.types import Verdict
 from pyselfspec.testing.conformance import DrafterConformance, drafted, generated
-from pyselfspec.testing.fakes import FakeContext, FakeDrafter, FakeModel
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_drafter import FakeDrafter
+from pyselfspec.testing.fake_model import FakeModel
 
 PROMPT = [5, 3, 1, 4, 2]
 

@@ -9,7 +9,7 @@ from drafts import draft_of
 
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.types import Draft
-from pyselfspec.testing.fakes import FakeDrafter
+from pyselfspec.testing.fake_drafter import FakeDrafter
 
 KINDS = ("random", "last", "first", "wrong")
 

@@ -1,6 +1,6 @@
 """A drafter that records the logits it observes."""
 
-from pyselfspec.testing.fakes import FakeDrafter
+from pyselfspec.testing.fake_drafter import FakeDrafter
 
 
 class Listener(FakeDrafter):

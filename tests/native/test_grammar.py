@@ -15,8 +15,8 @@ from grammars import of_bytes
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
-from pyselfspec.runtime.ffi.calls import CANDIDATE
 from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.ffi.sampler_calls import CANDIDATE
 from pyselfspec.runtime.sampling import Sampler, SamplingParams
 
 TOKEN_S = 2.0  # processor time for one token at most; most take milliseconds

@@ -42,7 +42,7 @@ from pyselfspec.runtime.passes import Pass, Rows
 from pyselfspec.speculate.drafters import head, ngram
 from pyselfspec.speculate.drafters._combined import CombinedDrafter
 from pyselfspec.testing.conformance import DrafterConformance
-from pyselfspec.testing.fakes import state
+from pyselfspec.testing.fake_context import state
 from tools.models import tiny_gguf
 
 # A model whose next token depends mostly on the last one: there is something to be right about.

@@ -17,7 +17,8 @@ from pyselfspec.runtime.pass_result import PassResult
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.speculate.drafters.layer_skip import LayerSkipDrafter
 from pyselfspec.speculate.pass_requests import PassRequest, run_requests
-from pyselfspec.testing.fakes import FakeDrafter, FakeModel
+from pyselfspec.testing.fake_drafter import FakeDrafter
+from pyselfspec.testing.fake_model import FakeModel
 
 MASK = LayerMask.early_exit(4, 2)
 

@@ -17,7 +17,7 @@ from parameters import for_seeds
 
 from pyselfspec import GREEDY, Sampler, SamplingParams
 from pyselfspec.errors import ArgumentError, DecodeError
-from pyselfspec.runtime.ffi import calls
+from pyselfspec.runtime.ffi import sampler_calls
 from pyselfspec.runtime.ffi.load import llama
 from pyselfspec.runtime.logprobs import logprobs_of
 from pyselfspec.runtime.sampling import FLOAT_MAX, SEED_MAX
@@ -120,10 +120,12 @@ def test_a_list_of_the_likeliest_tokens_gives_the_same_draws(tiny: Any, params: 
         for i in range(50):
             values = np.random.default_rng(i).standard_normal(50_001 - i).astype(np.float32)
             values[i :: 3 + i] = (-INF, NAN)[i % 2]
-            drawn = calls.sample_logits(one.handle, values, n_kept)
-            assert drawn == calls.sample_logits(other.handle, np.nan_to_num(values, nan=-INF), 0)
+            drawn = sampler_calls.sample_logits(one.handle, values, n_kept)
+            assert drawn == sampler_calls.sample_logits(
+                other.handle, np.nan_to_num(values, nan=-INF), 0
+            )
         with pytest.raises(DecodeError, match="not numbers"):
-            calls.sample_logits(one.handle, np.full(50_000, NAN, np.float32), n_kept)
+            sampler_calls.sample_logits(one.handle, np.full(50_000, NAN, np.float32), n_kept)
 
 
 # --- draws -----------------------------------------------------------------------------------
@@ -492,7 +494,7 @@ def stock_law(model: Any, params: SamplingParams, text: list[int], values: Any) 
         for token in text:
             llama.llama_sampler_accept(rules, token)
             rest.accept(token)
-        data = np.zeros(N_VOCAB, calls.CANDIDATE)
+        data = np.zeros(N_VOCAB, sampler_calls.CANDIDATE)
         possible = [continues_utf8(model, text, token) for token in range(N_VOCAB)]
         data["id"], data["logit"] = np.arange(N_VOCAB), np.where(possible, values, -np.inf)
         pointer = data.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))

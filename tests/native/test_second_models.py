@@ -38,7 +38,8 @@ from pyselfspec.speculate.pass_requests import run as drive
 from pyselfspec.speculate.resolve import resolve
 from pyselfspec.speculate.types import Draft, DraftToken
 from pyselfspec.testing.conformance import HISTORY, DrafterConformance, generated
-from pyselfspec.testing.fakes import EOG, FakeContext, FakeModel
+from pyselfspec.testing.fake_context import FakeContext
+from pyselfspec.testing.fake_model import EOG, FakeModel
 
 MODES: tuple[universal.Mode, ...] = ("text", "shared")
 

@@ -1,4 +1,4 @@
-"""Calls of the library with Python types: passes, facts of a session, samplers, vocabularies.
+"""Calls of the library with Python types: passes, facts of a session, vocabularies.
 
 Statuses become errors here. Handles are addresses; the caller keeps them valid.
 """
@@ -27,17 +27,13 @@ MEMORY_SCATTER = 4
 MEMORY_STATES = 8
 HEADS = {"logits": 0, "best": 1}
 
-# struct llama_token_data
-CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
-_BAD_ARGUMENT = -1
-_NO_TOKEN = -4
-_LIMIT = -5
+BAD_ARGUMENT = -1
+NO_TOKEN = -4
 _STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
     1: ContextFullError,
-    _BAD_ARGUMENT: ArgumentError,
-    _NO_TOKEN: ArgumentError,
+    BAD_ARGUMENT: ArgumentError,
+    NO_TOKEN: ArgumentError,
     -10: UnsupportedError,
 }
 
@@ -146,13 +142,13 @@ def logits(session: int, row: int, n_vocab: int) -> NDArray[np.float32]:
 def argmax(session: int, row: int) -> tuple[int, float]:
     """Return the most likely token after a row with an output, and its probability, 0 to 1."""
     p = ctypes.c_float()
-    return _result(session, native.selfspec_argmax(session, row, p)), p.value
+    return result_of(session, native.selfspec_argmax(session, row, p)), p.value
 
 
 def best(session: int, row: int) -> int:
     """Return the most likely token after a row with an output; without its probability the logits
     are read only once."""
-    return _result(session, native.selfspec_argmax(session, row, None))
+    return result_of(session, native.selfspec_argmax(session, row, None))
 
 
 def wait(session: int) -> bool:
@@ -190,7 +186,7 @@ def mask_support(session: int, n_layer: int) -> bytes:
     return out.raw
 
 
-def _result(session: int, result: int) -> int:
+def result_of(session: int, result: int) -> int:
     """Return a result of which negative values are statuses. Raises the error of such a status."""
     if result < 0:
         _check(session, result)
@@ -199,39 +195,39 @@ def _result(session: int, result: int) -> int:
 
 def session_memory(session: int) -> int:
     """Return what the context's memory supports, as the bits MEMORY_*."""
-    return _result(session, native.selfspec_memory(session))
+    return result_of(session, native.selfspec_memory(session))
 
 
 def n_moves(session: int) -> int:
     """Return how often K/V cells have been moved."""
-    return _result(session, native.selfspec_n_moves(session))
+    return result_of(session, native.selfspec_n_moves(session))
 
 
 def exact_width(session: int) -> int:
     """Return the most rows of a pass whose results do not depend on each other; 0 for no
     promise."""
-    return _result(session, native.selfspec_exact_width(session))
+    return result_of(session, native.selfspec_exact_width(session))
 
 
 def exact_prompts(session: int) -> bool:
     """Return whether a prompt has the same bits however it is split."""
-    return bool(_result(session, native.selfspec_exact_prompts(session)))
+    return bool(result_of(session, native.selfspec_exact_prompts(session)))
 
 
 def can_enter(session: int, block: int) -> bool:
     """Return whether the states entering a block can be copied out and put in again, with its K/V
     rewritten."""
-    return bool(_result(session, native.selfspec_can_enter(session, block)))
+    return bool(result_of(session, native.selfspec_can_enter(session, block)))
 
 
 def can_shorten(session: int) -> bool:
     """Return whether the most likely token can be searched for among a part of the vocabulary."""
-    return bool(_result(session, native.selfspec_can_shorten(session)))
+    return bool(result_of(session, native.selfspec_can_shorten(session)))
 
 
 def can_keep(session: int, seq_id: int, n: int) -> int:
     """Return how many tokens, at most n, a sequence can be rolled back to."""
-    return _result(session, native.selfspec_can_keep(session, seq_id, n))
+    return result_of(session, native.selfspec_can_keep(session, seq_id, n))
 
 
 def keep(session: int, seq_id: int, n: int) -> None:
@@ -242,7 +238,7 @@ def keep(session: int, seq_id: int, n: int) -> None:
 def max_rollback(session: int) -> int:
     """Return the most tokens that can be removed directly after a pass; INT32_MAX where any tail
     can be."""
-    return _result(session, native.selfspec_max_rollback(session))
+    return result_of(session, native.selfspec_max_rollback(session))
 
 
 def replay_for(session: int, n_seq: int) -> None:
@@ -258,7 +254,7 @@ def fork(session: int, seq_id: int, copy: int) -> None:
 
 def save_state(session: int, seq_id: int) -> NDArray[np.uint8]:
     """Return a copy of the recurrent state of a sequence, uint8 [n_bytes]."""
-    state = np.empty(_result(session, native.selfspec_state_size(session, seq_id)), np.uint8)
+    state = np.empty(result_of(session, native.selfspec_state_size(session, seq_id)), np.uint8)
     _check(session, native.selfspec_save_state(session, seq_id, state.ctypes.data, state.nbytes))
     return state
 
@@ -302,106 +298,7 @@ def reserve(session: int, seq_id: int, n: int) -> None:
 
 def in_order(session: int, seq_id: int) -> bool:
     """Return whether the cells of a sequence ascend with its positions."""
-    return bool(_result(session, native.selfspec_in_order(session, seq_id)))
-
-
-def sample(session: int, sampler: int, row: int, n_kept: int = 0) -> int:
-    """Draw a token id with a sampler chain from a row, and let the chain accept it.
-
-    n_kept: the chain begins by leaving out all but so many of the most likely tokens; 0: it may
-        need all of them.
-    """
-    token = int(native.selfspec_sample(session, sampler, row, n_kept))
-    if token == _LIMIT:
-        raise _too_ambiguous()
-    return _result(session, token)
-
-
-def sample_logits(sampler: int, logits: NDArray[np.float32], n_kept: int = 0) -> int:
-    """Draw a token id with a sampler chain from logits, float32 [n_vocab], and let the chain accept
-    it. n_kept: see `sample`."""
-    logits = np.ascontiguousarray(logits, np.float32)
-    token = int(native.selfspec_sample_logits(sampler, logits.ctypes.data, len(logits), n_kept))
-    if token == _NO_TOKEN:
-        raise no_token_left()
-    if token == _LIMIT:
-        raise _too_ambiguous()
-    if token < 0:
-        raise not_numbers()
-    return token
-
-
-def accept(chain: int, token: int) -> None:
-    """Let a sampler chain accept a token. Raises ArgumentError, and changes nothing, where its
-    grammar does not allow the token."""
-    status = native.selfspec_accept(chain, token)
-    if status == _BAD_ARGUMENT:
-        raise ArgumentError(f"the grammar does not let token {token} follow")
-    _require_sampled(status)
-
-
-def apply(samplers: Sequence[int], candidates: NDArray[np.void]) -> NDArray[np.void]:
-    """Apply samplers to candidates of dtype CANDIDATE, which they may reorder and change in place.
-    Returns the candidates that are left, a view."""
-    data = candidates.ctypes.data_as(ctypes.POINTER(llama.llama_token_data))
-    array = llama.llama_token_data_array(data=data, size=len(candidates), selected=-1, sorted=False)
-    for sampler in samplers:
-        _require_sampled(native.selfspec_apply(sampler, ctypes.addressof(array)))
-    return candidates[: array.size]
-
-
-def _require_sampled(status: int) -> None:
-    if status == _LIMIT:
-        raise _too_ambiguous()
-    if status:
-        raise DecodeError("the sampler failed; there may not be enough memory")
-
-
-def _too_ambiguous() -> ArgumentError:
-    return ArgumentError(
-        "the grammar is too ambiguous to follow: it allows too many parses of the text; write it "
-        "with fewer repetitions inside repetitions"
-    )
-
-
-def no_token_left() -> ArgumentError:
-    """Return the error for candidates that are all ruled out."""
-    return ArgumentError("no token is left to draw: the grammar and filters rule out all")
-
-
-def not_numbers() -> DecodeError:
-    """Return the error for logits without any number."""
-    return DecodeError("these logits are not numbers, no token can be drawn from them")
-
-
-def init_dry(
-    vocab: int | None,
-    *,
-    multiplier: float,
-    base: float,
-    allowed_length: int,
-    last_n: int,
-    breakers: Sequence[str],
-) -> Any:
-    """Return a new DRY sampler. vocab: None without breakers."""
-    texts = (ctypes.c_char_p * len(breakers))(*(each.encode() for each in breakers))
-    numbers = (multiplier, base, allowed_length, last_n)
-    return llama.llama_sampler_init_dry(vocab, *numbers, texts, len(breakers))
-
-
-def init_grammar(vocab: int, text: str, n_candidates: int, gap: float) -> Any:
-    """Return a sampler that rules out tokens that a grammar does not allow, and keeps the
-    n_candidates most likely of the others (0: all) whose logits are at most ``gap`` below the best.
-
-    None for an invalid grammar; the log has the reason.
-    """
-    sampler = native.selfspec_sampler_init_grammar(vocab, text.encode(), n_candidates, gap)
-    return sampler and ctypes.cast(sampler, llama.llama_sampler_p_ctypes)  # as stock bindings do
-
-
-def sampler_name(sampler: int) -> str:
-    """Return llama.cpp's name for a kind of sampler."""
-    return str(llama.llama_sampler_name(sampler).decode())
+    return bool(result_of(session, native.selfspec_in_order(session, seq_id)))
 
 
 def tokenize(vocab: int, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:

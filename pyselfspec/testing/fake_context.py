@@ -1,7 +1,6 @@
-"""A scripted language model, and the context, sampler and drafter that go with it. Numpy only.
+"""The context that goes with the scripted model. Numpy only.
 
-The script is a pure function of the token prefix, so plain decoding has one right answer. The
-context counts K/V cells, knows for every block which pass wrote its K/V, and asserts what the
+It counts K/V cells, knows for every block which pass wrote its K/V, and asserts what the
 native one needs: consecutive positions, no K/V of a foreign mask, states that belong to their
 tokens, room for every cell.
 """
@@ -9,17 +8,17 @@ tokens, room for every cell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..costs.table import N_WIDTH, Costs, CostTable
+from ..costs.table import N_WIDTH
 from ..errors import ArgumentError, ContextFullError, UnsupportedError
 from ..masks.layer_mask import LayerMask
 from ..masks.space import MaskSupport
@@ -31,92 +30,8 @@ from ..runtime.pass_result import PassResult
 from ..runtime.passes import FULL as FULL_PASS
 from ..runtime.passes import Head, Hidden, Pass, Rows
 from ..runtime.sequence_table import SequenceTable
-from ..speculate.drafters import Drafter
-from ..speculate.limits import DraftLimit
-from ..speculate.types import Draft, Step, Verdict
 from ..util.closable import Closing
-
-EOG = 0
-N_LAYER = 6
-N_EMBD = 3
-
-
-class Broken(Exception):
-    """Raised by a fake when a test makes it fail."""
-
-
-class FakeFile:
-    """The part of GgufFile that costs are estimated from: every sublayer weighs the same."""
-
-    architecture = "fake"
-    head_bytes = 1000
-
-    def weight_bytes(self, skip_attn: Iterable[int] = (), skip_ffn: Iterable[int] = ()) -> int:
-        n_skipped = len(set(skip_attn)) + len(set(skip_ffn))
-        return self.head_bytes + 1000 * (2 * N_LAYER - n_skipped)
-
-    def kv_bytes(self, n_tokens: int, _type_k: str, _type_v: str) -> int:
-        return 10 * n_tokens
-
-
-@dataclass(frozen=True)
-class FakeModel:
-    """Next-token distributions of the full model and of a draft pass.
-
-    quality: how often the draft's most likely token is the full model's, 0..1.
-    end_at: the full model ends the text at this length, prompt included, and nowhere else.
-    """
-
-    quality: float = 0.7
-    end_at: int | None = None
-    seed: int = 0
-    n_vocab: int = 11
-    n_layer: int = N_LAYER
-
-    draft_mask: ClassVar[LayerMask | None] = None
-    own_head: ClassVar[None] = None
-    head_fault: ClassVar[str] = ""
-    file: ClassVar[FakeFile] = FakeFile()
-    fingerprint: ClassVar[str] = "fake"
-    vocabulary: ClassVar[str] = "fake tokens"
-    n_gpu_layers: ClassVar[int] = 0
-    split_mode: ClassVar[str] = "layer"
-    main_gpu: ClassVar[int] = 0
-    load: ClassVar[str] = "auto"
-    rpc: ClassVar[tuple[str, ...]] = ()
-    n_positions: ClassVar[int | None] = None
-
-    @cached_property
-    def _pairs(self) -> dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        return {}
-
-    def _pair(self, prefix: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        key = tuple(prefix)
-        if key not in self._pairs:
-            rng = np.random.default_rng([self.seed, *key])
-            target = rng.dirichlet(np.full(self.n_vocab, 0.5))
-            target[EOG] = 0.0
-            if len(key) == self.end_at:
-                target[EOG] = 2.0
-            draft = target.copy()
-            if rng.random() >= self.quality:
-                draft = np.roll(target, 1 + rng.integers(self.n_vocab - 1))
-            self._pairs[key] = target / target.sum(), draft / draft.sum()
-        return self._pairs[key]
-
-    def target(self, prefix: Sequence[int]) -> NDArray[np.float64]:
-        return self._pair(prefix)[0]
-
-    def draft(self, prefix: Sequence[int]) -> NDArray[np.float64]:
-        return self._pair(prefix)[1]
-
-    def masked(self, prefix: Sequence[int], mask: LayerMask) -> NDArray[np.float64]:
-        """Return the distribution of a pass with a mask, one for all masks that skip something."""
-        return self.draft(prefix)
-
-    def is_eog(self, token: int) -> bool:
-        return token == EOG
-
+from .fake_model import N_EMBD, Broken, FakeModel
 
 FULL, NOTHING = "full", "nothing"  # besides masks: what K/V of a block can hold
 
@@ -480,123 +395,3 @@ class FakeContext:
 
     def best(self, row: int) -> int:
         return self.argmax(row)[0]
-
-
-class FakeSampler:
-    """Draws from the distributions of the last batch: greedy, or with a random stream of its own.
-
-    seed: of that stream; None is greedy. fail_at: the n-th draw (from 1) raises Broken.
-    """
-
-    def __init__(self, seed: int | None = None, fail_at: int | None = None) -> None:
-        self._seed = seed
-        self._fail_at = fail_at
-        self.n_draws = 0
-        self.prompt: list[int] | None = None
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.prompt = list(prompt)
-        self.n_draws = 0
-        self._rng = np.random.default_rng(self._seed)
-
-    def draw(self, p: NDArray[np.float64]) -> int:
-        self.n_draws += 1
-        if self.n_draws == self._fail_at:
-            raise Broken
-        if self._seed is None:
-            return int(p.argmax())
-        return int(self._rng.choice(len(p), p=p))
-
-    def sample(self, context: FakeContext, row: int) -> int:
-        return self.draw(context.probs[row])
-
-    def distribution_of(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the distribution that a sampler with a random stream draws from."""
-        weights = np.exp(logits.astype(np.float64) - logits.max())
-        distribution: NDArray[np.float64] = weights / weights.sum()
-        return distribution
-
-    def accept(self, token: int) -> None:
-        """Do nothing: draws do not depend on the text."""
-
-
-@dataclass
-class FakeDrafter(Drafter):
-    """Drafts the script's most likely tokens without passes, as if by passes.
-
-    has_probs: whether its tokens have probabilities. fail_at: the n-th draft (from 1) raises
-    Broken.
-    """
-
-    model: FakeModel
-    verdicts: list[Verdict] = field(default_factory=list)
-    limits: list[DraftLimit] = field(default_factory=list)
-    has_probs: bool = True
-    fail_at: int | None = None
-    n_closed: int = 0
-
-    name = "fake"
-
-    def costs(self) -> CostTable:
-        widths = tuple(1000.0 + 100 * i for i in range(N_WIDTH))
-        return CostTable((Costs(0, widths, widths, 1.0, 0.0),))
-
-    def begin(self, seq: Any, history: Sequence[int]) -> None:
-        self.begun_with = list(history)
-
-    def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        if limit.n_max == 0:
-            return Draft()
-        self.limits.append(limit)
-        if len(self.limits) == self.fail_at:
-            raise Broken
-        tokens: list[int] = []
-        probs: list[float] = []
-        while len(tokens) < limit.n_max:
-            p = self.model.draft([*history, *tokens])
-            tokens.append(int(p.argmax()))
-            probs.append(float(p.max()))
-        return Draft.chain(tokens, probs if self.has_probs else None)
-
-    def accept(self, verdict: Verdict) -> None:
-        self.verdicts.append(verdict)
-
-    def close(self) -> None:
-        self.n_closed += 1
-
-
-@dataclass
-class FakeController:
-    """Walks a list of draft lengths, round and round, and keeps the steps it sees."""
-
-    lengths: Sequence[int]
-    p_min: float = 0.0
-    steps: list[Step] = field(default_factory=list)
-
-    def limit(self, n_past: int) -> DraftLimit:
-        return DraftLimit(self.lengths[len(self.steps) % len(self.lengths)], self.p_min)
-
-    def observe(self, step: Step) -> None:
-        self.steps.append(step)
-
-
-def plain_tokens(
-    model: FakeModel,
-    prompt: Sequence[int],
-    n_predict: int,
-    *,
-    seed: int | None = None,
-    n_ctx: int = 10**9,
-    consume: Callable[[int], bool] | None = None,
-) -> list[int]:
-    """Return the tokens of plain decoding, one at a time: a reference written without the
-    package."""
-    consume = consume or model.is_eog
-    sampler = FakeSampler(seed)
-    sampler.begin(prompt)
-    text = list(prompt)
-    while len(text) < len(prompt) + n_predict and len(text) <= n_ctx:
-        text.append(sampler.draw(model.target(text)))
-        if consume(text[-1]):
-            break
-    return text[len(prompt) :]
