@@ -281,10 +281,11 @@ class Context(Closing):
             states = np.empty((len(rows), states_width(self.model, blocks)), np.float32)
         with self.lock:
             require_positions(self, rows)
-            with self._one_pass(rows, what) as adapters:
-                if what.among is not None and any(each.changes_head for each, _ in adapters):
-                    # the head is a sum of products then, of which no rows can be left out
-                    what = replace(what, among=None, head="logits")
+            adapters = self._begin_pass(rows, what)
+            if what.among is not None and any(each.changes_head for each, _ in adapters):
+                # the head is a sum of products then, of which no rows can be left out
+                what = replace(what, among=None, head="logits")
+            try:
                 calls.decode(
                     self.session,
                     tokens=tokens if has_tokens else None,
@@ -300,6 +301,9 @@ class Context(Closing):
                     in_place=what.in_place,
                     shared=rows.shared,
                 )
+            except BaseException:  # also by Ctrl-C
+                self.forget_lost()
+                raise
             if has_tokens and what.is_whole:
                 self.sequence_table.record(rows)
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
@@ -322,27 +326,24 @@ class Context(Closing):
             if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
             self.abilities.require_rollback()
-            with self._one_pass(rows, what):
+            self._begin_pass(rows, what)
+            try:
                 calls.decode_states(
                     self.session, states.numpy(), seq_id, pos, is_causal=what.is_causal
                 )
+            except BaseException:
+                self.forget_lost()
+                raise
             self.sequence_table.record(rows)
         return PassResult(self, rows.outputs, None)
 
-    @contextmanager
-    def _one_pass(self, rows: Rows, what: Pass) -> Iterator[Adapters]:
-        """Prepare a pass and yield its adapters. If it fails, also by Ctrl-C, forget what its
-        sequences lost."""
+    def _begin_pass(self, rows: Rows, what: Pass) -> Adapters:
+        """Prepare a pass: forget the tokens that it writes over. Returns its adapters."""
         adapters = self.adapters if what.adapters is None else what.adapters
         self._adapt(adapters)
-        self.sequence_table.adapt(rows, adapters)
-        self.sequence_table.invalidate(rows, what.in_place)
+        self.sequence_table.invalidate(rows, what.in_place, adapters)
         self.n_decodes += 1
-        try:
-            yield adapters
-        except BaseException:
-            self.forget_lost()
-            raise
+        return adapters
 
     def _adapt(self, adapters: Adapters) -> None:
         """Let the next passes use these adapters. A change makes every prepared graph void."""

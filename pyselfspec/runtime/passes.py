@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
@@ -66,18 +66,23 @@ class Rows:
     def require_whole(self) -> None:
         """Raise ArgumentError where a field has more or fewer entries than there are tokens."""
         n = len(self.tokens)
+        if n == len(self.seq_ids) == len(self.pos) == len(self.outputs) and not self.shared:
+            return
         for name in ("seq_ids", "pos", "outputs", "shared"):
             n_here = len(getattr(self, name))
             if n_here != n and (n_here or name != "shared"):
                 raise ArgumentError(f"{n} tokens need as many {name}, got {n_here}")
 
-    def places(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the token, sequence and position of every row, once for each of its sequences."""
-        for i, (token, seq_id, pos) in enumerate(
-            zip(self.tokens, self.seq_ids, self.pos, strict=True)
-        ):
-            for each in (seq_id, *self.shared[i]) if self.shared else (seq_id,):
-                yield token, each, pos
+    def places(self) -> Iterable[tuple[int, int, int]]:
+        """Return the token, sequence and position of every row, once for each of its sequences."""
+        rows = zip(self.tokens, self.seq_ids, self.pos, strict=True)
+        if not self.shared:
+            return rows
+        return [
+            (token, each, pos)
+            for (token, seq_id, pos), others in zip(rows, self.shared, strict=True)
+            for each in (seq_id, *others)
+        ]
 
     def __len__(self) -> int:
         return len(self.tokens)

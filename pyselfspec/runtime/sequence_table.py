@@ -29,19 +29,17 @@ class SequenceTable:
 
     # tokens
 
-    def invalidate(self, rows: Rows, in_place: bool) -> None:
+    def invalidate(self, rows: Rows, in_place: bool, adapters: Adapters = ()) -> None:
         """Forget the tokens from the rows of a pass on; in place, also in sequences that share
-        their cells."""
+        their cells; and all tokens of a sequence that were computed with other adapters."""
         for _, seq_id, pos in rows.places():
-            for each in (seq_id, *(self._sharing[seq_id] if in_place else ())):
-                self.truncate(each, pos)
-
-    def adapt(self, rows: Rows, adapters: Adapters) -> None:
-        """Record that a pass uses these adapters; forget the tokens of others."""
-        for seq_id in {seq_id for _, seq_id, _ in rows.places()}:
             if self.adapters[seq_id] != adapters:
                 self.truncate(seq_id, 0)
                 self.adapters[seq_id] = adapters
+            self.truncate(seq_id, pos)
+            if in_place:
+                for each in self._sharing[seq_id]:
+                    self.truncate(each, pos)
 
     def record(self, rows: Rows) -> None:
         """Add the tokens of a full pass to the sequences that they continue."""

@@ -38,6 +38,10 @@ class Vocabulary(Closing):
     def _bytes_of(self) -> dict[int, bytes]:
         return {}
 
+    @cached_property
+    def _ends(self) -> dict[int, bool]:
+        return {}
+
     @property
     @abstractmethod
     def handle(self) -> int:
@@ -161,8 +165,12 @@ class Vocabulary(Closing):
 
     def is_eog(self, token: int) -> bool:
         """Whether generation ends with this token."""
-        with self.in_use:
-            return bool(llama.llama_vocab_is_eog(self.vocab, token))
+        is_eog = self._ends.get(token)
+        if is_eog is None:
+            with self.in_use:
+                is_eog = bool(llama.llama_vocab_is_eog(self.vocab, token))
+            self._ends[token] = is_eog
+        return is_eog
 
     @cached_property
     def eog_tokens(self) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ same within 0.7 %. Where a row costs 2 % of a pass, branches would bring 1 to 3 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -69,13 +69,16 @@ class Branches:
         """Return the rows of the pass. The text's sequence holds all of history but its last
         token."""
         first = len(history) - 1
+        if self.draft.is_chain:
+            seq_id = self.sequences[0][0].seq_id
+            return Rows.of(seq_id, first, (history[-1], *self.draft.token_ids))
         ids = [tuple(seq.seq_id for seq in row) for row in self.sequences]
         return Rows(
             tokens=(history[-1], *self.draft.token_ids),
             seq_ids=tuple(row[0] for row in ids),
             pos=(first, *(first + 1 + depth for depth in self.draft.depths)),
             outputs=(True,) * len(ids),
-            shared=() if self.draft.is_chain else tuple(row[1:] for row in ids),
+            shared=tuple(row[1:] for row in ids),
         )
 
     def adopt(self, seq: KVSequence, n_past: int, verdict: Verdict) -> None:
@@ -88,11 +91,17 @@ class Branches:
             seq.take_over(taken[0], n_past)
 
 
-@contextmanager
-def branched(seq: KVSequence, draft: Draft) -> Iterator[Branches]:
+def branched(seq: KVSequence, draft: Draft) -> AbstractContextManager[Branches]:
     """Provide sequences for the branches of a draft; they are empty again afterwards."""
+    if draft.is_chain:
+        return nullcontext(Branches(draft, ((seq,),) * (1 + len(draft.tokens))))
+    return _forked(seq, draft)
+
+
+@contextmanager
+def _forked(seq: KVSequence, draft: Draft) -> Iterator[Branches]:
     inner = {each.parent for each in draft.tokens}
-    ends = [i for i in range(len(draft.tokens)) if i not in inner] or [-1]
+    ends = [i for i in range(len(draft.tokens)) if i not in inner]
     rows: list[list[KVSequence]] = [[] for _ in range(len(draft.tokens) + 1)]
     with ExitStack() as stack:
         for i, node in enumerate(ends):

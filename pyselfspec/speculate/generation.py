@@ -15,15 +15,15 @@ from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_t
 from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
 from ..runtime.lora import Adapters
-from ..runtime.pass_result import SINGLE, PassResult, TokenSampler
+from ..runtime.pass_result import PassResult, TokenSampler
 from ..runtime.passes import FULL, Outputs, Pass, Rows
 from ..runtime.pictures import Picture, PictureMap, is_text
 from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
-from .pass_requests import PassRequest, Work, timed
+from .pass_requests import PassRequest, Work
 from .residual import Residual
-from .types import Draft, Step, Verdict
+from .types import NO_DRAFT, Draft, Step
 from .verify import verify
 
 N_PIECE = 256  # tokens of a prompt from one checkpoint of its state to the next
@@ -91,7 +91,6 @@ class Generation:
         self._consume = consume or seq.context.model.is_eog
         self._n_end = len(prompt) + n_predict
         self._ended = False
-        self._batch_load = SINGLE  # of the last verification pass
         self._before_draft: Checkpoint | None = None  # where the memory cannot remove the draft
 
     @property
@@ -138,13 +137,11 @@ class Generation:
         """
         try:
             draft = yield from self._propose()
-            verdict, verify_us = yield from timed(self._verified(draft))
-            if verdict is None:
+            step = yield from self._verified(draft)
+            if step is None:
                 self.seq.rollback(len(self.history) - 1)
-                draft = Draft()
-                verdict, verify_us = yield from timed(self._verified(draft))
-            assert verdict is not None
-            step = Step(draft, verdict, verify_us, self._batch_load)
+                step = yield from self._verified(NO_DRAFT)
+            assert step is not None
             yield from self._settle(step)
         except BaseException as error:
             self._ended |= isinstance(error, ContextFullError)
@@ -155,7 +152,7 @@ class Generation:
 
     def _propose(self) -> Work[Draft]:
         if self._drafter is None:
-            return Draft()
+            return NO_DRAFT
         n, abilities = len(self.history), self._context.abilities
         width = min(self._context.n_batch, abilities.pass_width)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
@@ -164,39 +161,43 @@ class Generation:
         start_ns = time.perf_counter_ns()
         limit = self._controller.limit(n - 1).capped(room)
         if limit.rests:
-            return Draft()
+            return NO_DRAFT
         if self._residual is not None:
             limit = replace(limit, draw=self._residual.draw)
         try:
             draft = yield from timed_draft(self._drafter, self.history, limit, start_ns)
         except ContextFullError:
-            return Draft()
+            return NO_DRAFT
         return draft if draft.is_chain else fitting(self.seq, draft, self._n_end)
 
-    def _verified(self, draft: Draft) -> Work[Verdict | None]:
-        """Return the verdict on a draft, which fits into one pass; None if the context has no room
-        for it. Afterwards the sequence holds the accepted tokens, and of a chain the rejected ones
+    def _verified(self, draft: Draft) -> Work[Step | None]:
+        """Return the step of a draft, which fits into one pass; None if the context has no room for
+        it. Afterwards the sequence holds the accepted tokens, and of a chain the rejected ones
         too."""
+        start_ns = time.perf_counter_ns()
         if len(draft.tokens) > self._context.abilities.max_rollback:
             self._before_draft = self.seq.save_checkpoint()
         pos = len(self.history) - 1
         what = draft.verification
         with branched(self.seq, draft) as branches:
+            request = PassRequest(branches.rows(self.history), self._with_hidden(what))
+            before_ns = time.perf_counter_ns() - start_ns
             try:
-                result = yield PassRequest(branches.rows(self.history), self._with_hidden(what))
+                result = yield request
             except ContextFullError:
                 if not draft.tokens:
                     raise
                 return None
+            start_ns = time.perf_counter_ns()
             verdict = verify(draft, partial(self._draw, result, draft), self._consume)
-            self._batch_load = result.batch_load
             if self._drafter is not None:
                 self._drafter.on_verified(draft, verdict, result.best)
             branches.adopt(self.seq, pos, verdict)
         accepted = [draft.tokens[i].token for i in verdict.path]
         rows = [0, *(i + 1 for i in verdict.path)]
         self._give_hidden(pos, [self.history[-1], *accepted], result, rows)
-        return verdict
+        own_us = (before_ns + time.perf_counter_ns() - start_ns) // 1000
+        return Step(draft, verdict, result.us + own_us, result.batch_load)
 
     def _draw(self, result: PassResult, draft: Draft, row: int) -> int:
         """Return the text's token after a row of a verification pass. In a chain, draft token
@@ -229,11 +230,12 @@ class Generation:
         """Add the step's tokens to the text, and remove the rejected ones from the sequence."""
         self._ended = step.verdict.ended
         self.history += step.tokens
-        yield from self._rollback(len(self.history) - 1)
+        if not step.draft.is_empty:  # else the sequence holds the text as it is
+            yield from self._rollback(len(self.history) - 1)
+            self.seq.set_tokens(self.history[:-1])
         if self._before_draft is not None:
             self.seq.forget_checkpoint(self._before_draft)
             self._before_draft = None
-        self.seq.set_tokens(self.history[:-1])
         if self.ended:
             self.seq.save_checkpoint()
         if self._drafter is not None:

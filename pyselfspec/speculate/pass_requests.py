@@ -92,17 +92,18 @@ def drive(coroutine: Generator[Q, A, T], respond: Callable[[Q], A]) -> T:
     Errors of ``respond`` that are a SelfSpecError are raised inside the coroutine.
     """
     outcome: A | Exception | None = None
-    with closing(coroutine):
-        try:
-            while True:
-                request = resumed(coroutine, outcome)
-                try:
-                    outcome = respond(request)
-                except SelfSpecError as error:
-                    outcome = error
-        except StopIteration as end:
-            value: T = end.value
-            return value
+    try:
+        while True:
+            request = resumed(coroutine, outcome)
+            try:
+                outcome = respond(request)
+            except SelfSpecError as error:
+                outcome = error
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        coroutine.close()
 
 
 def run(context: Context, work: Work[T]) -> T:

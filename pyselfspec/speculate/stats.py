@@ -55,6 +55,15 @@ class GenerationStats:
     def observe(self, step: Step) -> None:
         self.n_steps += 1
         self.n_generated += len(step.tokens)
+        self.draft_us += step.draft.draft_us + step.draft.catch_up_us
+        self.verify_us += step.verify_us
+        if step.is_plain:
+            self.n_plain += 1
+            self.plain_us += step.verify_us
+        if step.draft.tokens:
+            self._observe_draft(step)
+
+    def _observe_draft(self, step: Step) -> None:
         self.n_drafted += step.n_drafted
         self.n_copied += step.draft.n_copied
         self.n_accepted += step.n_accepted
@@ -71,11 +80,6 @@ class GenerationStats:
             _count(stats.n_drafted_at, depth)
             if i in path:
                 _count(stats.n_accepted_at, depth)
-        self.draft_us += step.draft.draft_us + step.draft.catch_up_us
-        self.verify_us += step.verify_us
-        if step.is_plain:
-            self.n_plain += 1
-            self.plain_us += step.verify_us
 
     def add(self, other: GenerationStats) -> None:
         """Add the counts and times of another generation."""

@@ -71,6 +71,8 @@ class Draft:
         tells whether it would have been accepted.
     draft_us: time spent drafting; 0: the loop measures it.
     catch_up_us: time spent reading skipped tokens before this draft; not part of the draft's cost.
+    is_chain: whether each token follows the one before it.
+    n_copied, n_passed: tokens by how they were found.
     """
 
     tokens: tuple[DraftToken, ...] = ()
@@ -78,9 +80,14 @@ class Draft:
     dropped: DraftToken | None = None
     draft_us: int = field(default=0, compare=False)
     catch_up_us: int = field(default=0, compare=False)
-    is_chain: bool = field(init=False, repr=False, compare=False)  # each token follows the last one
+    is_chain: bool = field(init=False, repr=False, compare=False)
+    n_copied: int = field(init=False, repr=False, compare=False)
+    n_passed: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        n_copied = [each.origin for each in self.tokens].count(DraftOrigin.COPIED)
+        object.__setattr__(self, "n_copied", n_copied)
+        object.__setattr__(self, "n_passed", len(self.tokens) - n_copied)
         parents = [each.parent for each in self.tokens]
         if len(self.probs) not in (0, len(parents)):
             raise ArgumentError(
@@ -140,14 +147,6 @@ class Draft:
         return tuple([each.p for each in self.tokens if each.p is not None])
 
     @property
-    def n_copied(self) -> int:
-        return self._count(DraftOrigin.COPIED)
-
-    @property
-    def n_passed(self) -> int:
-        return self._count(DraftOrigin.PASSED)
-
-    @property
     def n_passed_or_dropped(self) -> int:
         """The number of tokens that draft passes found, the dropped one included."""
         return self.n_passed + (
@@ -201,8 +200,8 @@ class Draft:
         """Return the index of this token among the tokens that follow draft token ``node``."""
         return next((i for i in self.children(node) if self.tokens[i].token == token), None)
 
-    def _count(self, origin: DraftOrigin) -> int:
-        return [each.origin for each in self.tokens].count(origin)
+
+NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,19 +232,20 @@ class Step:
     """One draft and its verdict.
 
     batch_load: of the verification pass.
+    tokens: those that this step adds to the text, at least one.
     """
 
     draft: Draft
     verdict: Verdict
     verify_us: int
     batch_load: BatchLoad = SINGLE
+    tokens: tuple[int, ...] = field(init=False)
 
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens that this step adds to the text, at least one."""
-        accepted = tuple(self.draft.tokens[i].token for i in self.verdict.path)
-        own = self.verdict.next_token
-        return accepted if own is None else (*accepted, own)
+    def __post_init__(self) -> None:
+        tokens = [self.draft.tokens[i].token for i in self.verdict.path]
+        if self.verdict.next_token is not None:
+            tokens.append(self.verdict.next_token)
+        object.__setattr__(self, "tokens", tuple(tokens))
 
     @property
     def sources(self) -> tuple[str | None, ...]:

@@ -19,5 +19,7 @@ class Beginnings:
 
     def n_at_end(self, text: str) -> int:
         """Return the length of the longest suffix of a text that is one of them."""
+        if not self._longest:
+            return 0
         sizes = range(min(self._longest, len(text)), 0, -1)
         return next((n for n in sizes if text[-n:] in self), 0)

@@ -111,7 +111,7 @@ def _begin_pass(session: int) -> None:
     """Raise LibraryError in a forked process, and let Ctrl-C stop the pass when Python's handler
     would raise KeyboardInterrupt."""
     require_not_forked()
-    is_main = threading.current_thread() is threading.main_thread()
+    is_main = threading.get_ident() == threading.main_thread().ident
     raises = is_main and getsignal(signal.SIGINT) is signal.default_int_handler
     native.selfspec_heed_interrupts(session, raises)
 

@@ -18,6 +18,7 @@ No text loses much: what drafts have lost is paid back before the next one, see 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,6 +111,7 @@ class Auto:
         self._account = Account()
         self._look_ups: deque[float] = deque(maxlen=N_LOOK_UPS)  # recent times in microseconds
         self._look_up_us = 0.0  # their median
+        self._own_us = 0.0  # spent in the last observe(), part of the next step
         self._n_rests = 0  # steps for which the drafter is not asked
         self._n_untimed = (
             0 if memory.timings.knows_plain else N_PLAIN
@@ -141,6 +143,7 @@ class Auto:
         if self._n_rests:
             self._n_rests -= 1
             return
+        start_ns = time.perf_counter_ns()
         self._observe_load(step)
         self._settle(step)
         if not step.batch_load.n_sequences:
@@ -150,6 +153,7 @@ class Auto:
         plain_us = self.decision.costs.plain_us
         self._n_rests = self._account.n_rests(self._look_up_us, plain_us)
         self._account.settle(self._n_rests, self._n_rests * plain_us, plain_us)
+        self._own_us = (time.perf_counter_ns() - start_ns) / 1000
 
     def _settle(self, step: Step) -> None:
         """Add the step to the account, at expected costs: of looking tokens up, the median."""
@@ -157,7 +161,8 @@ class Auto:
         n_proposed, n_passed, n_copied = draft.n_passed_or_dropped, draft.n_passed, draft.n_copied
         us = costs.step_us(n_proposed, n_passed, n_copied)
         if draft.draft_us and not n_proposed:
-            self._look_ups.append(draft.draft_us * (1 + step.batch_load.n_sequences))  # all wait
+            look_up_us = draft.draft_us + self._own_us
+            self._look_ups.append(look_up_us * (1 + step.batch_load.n_sequences))  # all wait
             self._look_up_us = median(self._look_ups)
             us += self._look_up_us
         if costs.repeats and step.n_accepted < step.n_drafted:

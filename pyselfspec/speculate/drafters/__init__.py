@@ -165,9 +165,10 @@ def timed_draft(
     else:
         draft, work_us = yield from timed(found)
         us += work_us
-    if not draft.draft_us:
-        draft = replace(draft, draft_us=max(1, us))
-    return draft if draft.is_empty else draft.with_source(drafter.name)
+    us = draft.draft_us or max(1, us)
+    if draft.is_empty:
+        return Draft(draft_us=us, catch_up_us=draft.catch_up_us)
+    return replace(draft, draft_us=us).with_source(drafter.name)
 
 
 class DrafterModule(Protocol):
