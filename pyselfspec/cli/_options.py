@@ -160,3 +160,23 @@ def target(path: Path) -> Path:
     """Return the path of a file to write. Raises ArgumentError for a model's."""
     require_no_model(path)
     return path
+
+
+def out_option(what: str, default: str, check: Callable[[Path], Path] = target) -> Callable[[F], F]:
+    """Return the option --out; ``what``: the result of the command."""
+    return cloup.option(
+        "--out",
+        type=FILE,
+        callback=of_value(check),
+        help=f"Write {what} to this file; replaced if it exists.  [default: {default}]",
+    )
+
+
+def results_option(default: str) -> Any:
+    return option(
+        "--results",
+        type=FILE,
+        callback=of_value(target),
+        help="Keep each result in this file as soon as it is measured; resumed if it exists.  "
+        f"[default: {default}]",
+    )

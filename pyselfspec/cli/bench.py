@@ -49,6 +49,7 @@ from ._options import (
     n_predict_option,
     read_text,
     require_one_reader_of_stdin,
+    results_option,
     target,
 )
 from ._progress import progress
@@ -174,13 +175,7 @@ class ResultOptions:
         type=click.Choice([TABLE, *FORMATS]),
         help=f"Output format.  [default: {TABLE} on a terminal, else md]",
     )
-    out: Path | None = option(
-        "--out",
-        type=FILE,
-        callback=of_value(target),
-        help="Append each run to this file as soon as it is measured; if the file exists, do not "
-        "repeat its runs.",
-    )
+    results: Path | None = results_option("not kept")
     report_file: Path | None = option(
         "--report",
         type=FILE,
@@ -222,7 +217,7 @@ def command(
     \b
     pyselfspec bench model.gguf
     pyselfspec bench model.gguf -p "Tell me a story." --draft ngram --draft model:small.gguf
-    pyselfspec bench model.gguf --prompts mine.jsonl --out mine.bench.jsonl --report mine.html
+    pyselfspec bench model.gguf --prompts mine.jsonl --results mine.bench.jsonl --report mine.html
     """
     if as_json and wanted.format_name not in (None, "json"):
         raise click.UsageError("--json prints JSON; leave out --format, or leave out --json")
@@ -246,7 +241,7 @@ def command(
             seed=answers.seed,
             command=command_line(),
         )
-        with _Bench.opened(wanted.out, setup) as bench:
+        with _Bench.opened(wanted.results, setup) as bench:
             done = {run.key for run in bench.results.runs}
             finished = bench.measure(runner, plan(texts, variants, answers.rounds, done))
             times_widths = (
@@ -273,12 +268,12 @@ class _Bench:
 
     @classmethod
     @contextmanager
-    def opened(cls, out: Path | None, setup: Setup) -> Iterator[_Bench]:
+    def opened(cls, path: Path | None, setup: Setup) -> Iterator[_Bench]:
         with ExitStack() as stack:
-            file = None if out is None else stack.enter_context(BenchFile(out, setup))
+            file = None if path is None else stack.enter_context(BenchFile(path, setup))
             bench = cls(Results(setup) if file is None else file.found, file)
             if bench.results.runs:
-                click.echo(f"{out} already has {len(bench.results.runs)} runs", err=True)
+                click.echo(f"{path} already has {len(bench.results.runs)} runs", err=True)
             yield bench
 
     def add(self, line: Run | Widths) -> None:

@@ -451,7 +451,7 @@ def test_a_device_without_room_is_named(folder: Path, tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --out".split()
+    small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --results".split()
     outcome = run("scan-layers", folder / "tiny.gguf", *small, tmp_path / "scan.jsonl")
     check_error(outcome, FAILED, "scan.jsonl: No space left")
 
@@ -507,7 +507,7 @@ def test_passwords_of_databases_stay_secret(
     small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --trials 1 --strategy optuna".split()
     out = tmp_path / "search.jsonl"
     storage = "nosuchdb://me:sesame@localhost/db"
-    args = ["layers", "search", str(folder / "tiny.gguf"), *small, "--out", str(out)]
+    args = ["layers", "search", str(folder / "tiny.gguf"), *small, "--results", str(out)]
     args += ["--storage", storage]
     monkeypatch.setattr(sys, "argv", ["pyselfspec", *args])
     outcome = run(*args)

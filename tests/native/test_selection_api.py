@@ -109,7 +109,7 @@ def test_a_strategy_with_options_and_one_of_ones_own(model):
 
 def test_progress_is_told_and_can_end_it(model, tmp_path):
     out, seen = tmp_path / "r.jsonl", []
-    options = SMALL | {"text": None, "out": out}
+    options = SMALL | {"text": None, "results": out}
 
     def stop(progress):
         seen.append(progress)
@@ -124,7 +124,7 @@ def test_progress_is_told_and_can_end_it(model, tmp_path):
     assert n_lines == 1 + 2 + 5
     whole = ps.scan(model, "single", **options)
     assert out.read_text().splitlines()[n_lines - 1].startswith('{"chunk":0')
-    fresh = ps.scan(model, "single", **options | {"out": tmp_path / "fresh.jsonl"})
+    fresh = ps.scan(model, "single", **options | {"results": tmp_path / "fresh.jsonl"})
     assert whole.report == fresh.report
 
 

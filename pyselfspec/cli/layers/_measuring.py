@@ -23,9 +23,9 @@ from ...selection.searching import SearchResult
 from ...util import paths
 from ...util.progress import OnProgress
 from .._machine import DeviceOptions
-from .._options import MAX_TEXT, command_line, read_text
+from .._options import MAX_TEXT, command_line, read_text, results_option
 from .._progress import stages
-from .._types import FILE, Integer, Number, option
+from .._types import Integer, Number, option
 
 R = TypeVar("R", ScanResult, SearchResult)
 
@@ -96,12 +96,7 @@ class MeasuringOptions(DeviceOptions):
         default=0,
         help="Seed of all random choices, including the text that the model generates.",
     )
-    out: Path | None = option(
-        "--out",
-        type=FILE,
-        help="File of results; if it exists, resume from it.  [default: in the user's data "
-        "folder, by model and text]",
-    )
+    results: Path | None = results_option("in the user's data folder, by model and text")
     cache_mib: int = option(
         "--cache-mib",
         type=Integer(0),
@@ -121,7 +116,7 @@ class MeasuringOptions(DeviceOptions):
             n_ctx=self.n_ctx,
             window=self.window,
             seed=self.seed,
-            out=self.out,
+            results=self.results,
             cache_bytes=self.cache_mib * 2**20,
             context=self.context_params(),
             command=command_line(),
