@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 
@@ -20,6 +20,16 @@ NONE = "none"
 def _breakers(given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the sequence breakers of the command line, or the usual ones."""
     return tuple(each for each in given if each != NONE) if given else DEFAULT.dry_sequence_breakers
+
+
+def temperature_option() -> Any:
+    return option(
+        "--temp",
+        "--temperature",
+        type=Number(0),
+        default=DEFAULT.temperature,
+        help="Temperature, 0 for greedy.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +119,7 @@ class SamplingOptions(FurtherSamplingOptions):
     """The fields of SamplingParams; the grammar is in a file."""
 
     title: ClassVar[str] = "Sampling"
-    temperature: float = option(
-        "--temp",
-        "--temperature",
-        type=Number(0),
-        default=DEFAULT.temperature,
-        help="Temperature, 0 for greedy.",
-    )
+    temperature: float = temperature_option()
     top_k: int = rare(
         "--top-k",
         type=Integer(0),

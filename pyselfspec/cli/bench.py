@@ -53,8 +53,9 @@ from ._options import (
     target,
 )
 from ._progress import progress
+from ._sampling import temperature_option
 from ._speeds import Speed, bars, upstream_kernels
-from ._types import FILE, Choice, Integer, Number, of_value, option, takes
+from ._types import FILE, Choice, Integer, of_value, option, takes
 
 N_PREDICT = 128  # tokens
 N_ROUND = 3
@@ -154,9 +155,7 @@ class AnswerOptions:
         default=N_ROUND,
         help="Number of times to answer each prompt with each drafter.",
     )
-    temp: float = option(
-        "--temp", "--temperature", type=Number(0), default=0.0, help="Temperature, 0 for greedy."
-    )
+    temp: float = temperature_option()
     seed: int = option(
         "--seed",
         type=Integer(0, SEED_MAX // 2),

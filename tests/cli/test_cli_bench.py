@@ -17,7 +17,8 @@ from pyselfspec.bench import formats, pass_times, upstream
 from pyselfspec.bench.tables import Table, speeds
 from pyselfspec.cli import bench as command
 
-SMALL = ("-t", "1", "-c", "256", "-n", "12", "-p", "Once upon a time", "-p", "The old king")
+PROMPTS = ("-p", "Once upon a time", "-p", "The old king")
+SMALL = ("-t", "1", "-c", "256", "-n", "12", "--temp", "0", *PROMPTS)
 
 
 def bench(*args: str | Path, **env: str) -> Any:

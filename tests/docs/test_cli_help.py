@@ -7,6 +7,7 @@ import pytest
 from command_line import commands, run
 
 from pyselfspec.cli._help import ManyOptions, Rare
+from pyselfspec.runtime.sampling import SamplingParams
 
 COMMANDS = dict(commands())
 GROUPS = [(), ("models",), ("layers",), ("layers", "profile")]
@@ -102,6 +103,12 @@ def test_help_says_what_is_replaced(command, options):
     for option in options:
         after = text.rpartition(f" {option} ")[2]
         assert "replaced" in after[:200], option
+
+
+def test_every_command_has_the_same_default_temperature():
+    options = [param for command in COMMANDS.values() for param in command.params]
+    found = [each.default for each in options if "--temp" in each.opts]
+    assert len(found) == 6 and set(found) == {SamplingParams().temperature}
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "serve"])
