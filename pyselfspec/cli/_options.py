@@ -173,7 +173,7 @@ def out_option(what: str, default: str, check: Callable[[Path], Path] = target) 
 
 
 def results_option(default: str) -> Any:
-    return option(
+    return rare(
         "--results",
         type=FILE,
         callback=of_value(target),

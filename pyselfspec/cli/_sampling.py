@@ -28,7 +28,7 @@ def temperature_option() -> Any:
         "--temperature",
         type=Number(0),
         default=DEFAULT.temperature,
-        help="Temperature, 0 for greedy.",
+        help="Temperature, 0: greedy.",
     )
 
 

@@ -55,7 +55,7 @@ from ._options import (
 from ._progress import progress
 from ._sampling import temperature_option
 from ._speeds import Speed, bars, upstream_kernels
-from ._types import FILE, Choice, Integer, of_value, option, takes
+from ._types import FILE, Choice, Integer, of_value, option, rare, takes
 
 N_PREDICT = 128  # tokens
 N_ROUND = 3
@@ -96,10 +96,9 @@ class PromptOptions:
     prompts_file: str | None = option(
         "--prompts",
         metavar="JSONL",
-        help="File of prompts, one JSON value per line: a string, or an object with prompt or "
-        "messages, and optionally id and task.  [default: four bundled prompts]",
+        help="File of prompts, one a line, see docs/bench.md.  [default: four bundled prompts]",
     )
-    plain_text: bool = option(
+    plain_text: bool = rare(
         "--plain-text", is_flag=True, help="Do not apply the model's chat template."
     )
 
@@ -133,7 +132,7 @@ class DrafterOptions(MaskOptions):
         f"[default: {AUTO}, and each drafter that it combines]",
     )
     profile: str = profile_option()
-    controller: str = option(
+    controller: str = rare(
         "--controller",
         type=Choice(controllers.names(), controllers.all_names()),
         default=controllers.DEFAULT,
@@ -156,7 +155,7 @@ class AnswerOptions:
         help="Number of times to answer each prompt with each drafter.",
     )
     temp: float = temperature_option()
-    seed: int = option(
+    seed: int = rare(
         "--seed",
         type=Integer(0, SEED_MAX // 2),
         default=0,
@@ -169,7 +168,7 @@ class ResultOptions:
     """How results are kept and shown."""
 
     title: ClassVar[str] = "Results"
-    format_name: str | None = option(
+    format_name: str | None = rare(
         "--format",
         type=click.Choice([TABLE, *FORMATS]),
         help=f"Output format.  [default: {TABLE} on a terminal, else md]",
@@ -181,7 +180,7 @@ class ResultOptions:
         callback=of_value(_report),
         help="Also write an HTML page with plots into this file; replaced if it exists.",
     )
-    widths: bool | None = option(
+    widths: bool | None = rare(
         "--widths/--no-widths",
         default=None,
         help="Also measure the time of passes by their width.  [default: with --report]",
@@ -216,7 +215,7 @@ def command(
     \b
     pyselfspec bench model.gguf
     pyselfspec bench model.gguf -p "Tell me a story." --draft ngram --draft model:small.gguf
-    pyselfspec bench model.gguf --prompts mine.jsonl --results mine.bench.jsonl --report mine.html
+    pyselfspec bench model.gguf --prompts mine.jsonl --report mine.html
     """
     if as_json and wanted.format_name not in (None, "json"):
         raise click.UsageError("--json prints JSON; leave out --format, or leave out --json")
