@@ -187,6 +187,8 @@ class SamplingOptions(FurtherSamplingOptions):
     def params(self) -> SamplingParams:
         given = asdict(self)
         file, schema = given.pop("grammar_file"), given.pop("json_schema")
+        if file is not None and "::=" in file:
+            raise click.UsageError("--grammar takes a file with the grammar, or - for stdin")
         if schema is None:
             return SamplingParams(**given, grammar=None if file is None else read_text(file))
         if file is not None:
@@ -205,8 +207,10 @@ def _grammar_of(given: str) -> str:
     try:
         schema = json.loads(read_text(given[1:]) if is_file else given)
     except (json.JSONDecodeError, RecursionError) as error:
-        advice = "" if is_file else "; give JSON, or @ and the name of a file"
-        raise click.UsageError(f"--json-schema: this is not JSON: {error}{advice}") from None
+        what, advice = "this", "; give JSON, or @ and the name of a file"
+        if is_file:
+            what, advice = given[1:], ""
+        raise click.UsageError(f"--json-schema: {what} is not JSON: {error}{advice}") from None
     if not isinstance(schema, dict):
         raise click.UsageError('--json-schema: a schema is a JSON object, like {"type": "array"}')
     return json_schema.to_gbnf(schema)

@@ -58,6 +58,8 @@ def test_the_list_of_commands_loads_none_of_a_group(run_python):
         ("genrate", "generate"),
         ("run", "chat"),
         ("show", "models info"),
+        ("help", "--help"),
+        ("version", "--version"),
     ],
 )
 def test_an_unknown_command_leads_to_the_one_that_is_meant(typed, meant):

@@ -113,13 +113,13 @@ def test_progress_is_told_and_can_end_it(model, tmp_path):
 
     def stop(progress):
         seen.append(progress)
-        if progress.stage == "scoring masks" and progress.n_done == 5:
+        if progress.stage == "scoring chunks" and progress.n_done == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stopped:
         ps.scan(model, "single", progress=stop, **options)
     assert stopped.value.path == out
-    assert [p.stage for p in seen[:3]] == ["generating text", "generating text", "scoring masks"]
+    assert [p.stage for p in seen[:3]] == ["generating text", "generating text", "scoring chunks"]
     n_lines = len(out.read_text().splitlines())
     assert n_lines == 1 + 2 + 5
     whole = ps.scan(model, "single", **options)
