@@ -63,6 +63,13 @@ class Program(CommandFolder):
         with one_line_errors():  # help and version are printed here
             return super().make_context(*args, **extra)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            advice = "options go after a command, like pyselfspec chat -m MODEL"
+            raise click.UsageError(f"{error.option_name}: {advice}", ctx) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         with one_line_errors(), as_ctrl_c(), warnings.catch_warnings():
             warnings.showwarning = _one_line_warning
@@ -88,6 +95,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @cloup.option(
+    "-V",
     "--version",
     is_flag=True,
     expose_value=False,

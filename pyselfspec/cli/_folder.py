@@ -13,7 +13,9 @@ import click
 from ..runtime.processor import cpu_backend
 from ..util import plugins
 
-SYNONYMS = {  # commands of Ollama
+SYNONYMS = {  # commands of Ollama and others
+    "help": "--help",
+    "version": "--version",
     "run": "chat",
     "show": "models info",
     "remove": "models rm",

@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
+from ..runtime.context import Context
 from ..speculate.completion import Completion
 from ..speculate.controllers import Decision, explain
 from ..speculate.residual import RESIDUAL
@@ -35,6 +36,14 @@ def speedup(completion: Completion, plain: Completion) -> float | None:
     """Return the tokens per second over those of the plain run, None if either is unknown."""
     fast, slow = completion.stats.tokens_per_second, plain.stats.tokens_per_second
     return fast / slow if fast and slow else None
+
+
+def full_context(context: Context) -> str:
+    """Return the line for a text that has filled its context."""
+    more = "give a larger -c"
+    if context.n_ctx >= context.model.n_ctx_train:
+        more = "the model was trained with no more"
+    return f"the context of {context.n_ctx} tokens is full; {more}"
 
 
 def closing_line(

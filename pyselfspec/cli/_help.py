@@ -19,11 +19,36 @@ class Rare(cloup.Option):
         return super().get_help_record(ctx) if ctx.meta.get(SHOWS_ALL) else None
 
 
+OTHERS = {  # options of other programs, and what they are here
+    "--format": "--json-schema",
+    "--n-ctx": "--ctx-size",
+    "--no-mmap": "--load-mode",
+    "--num-ctx": "--ctx-size",
+    "--out": "--results",
+    "--spec-type": "--draft",
+}
+
+
 class ManyOptions(cloup.Command):
     """A command with the options that most people need in --help, and all of them in --help-all."""
 
     def __init__(self, *args: Any, params: list[click.Parameter], **extra: Any) -> None:
         super().__init__(*args, params=[*params, _help_all()], **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True  # so that the error below is ours
+        try:
+            extra = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            ours = OTHERS.get(error.option_name)
+            if ours is None or not any(ours in param.opts for param in self.params):
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {ours!r}?", ctx) from None
+        if extra and not ctx.resilient_parsing:
+            takes_text = any(param.name == "text" for param in self.params)
+            advice = "; put text of several words in quotes" if takes_text else ""
+            raise click.UsageError(f"unexpected: {' '.join(extra)}{advice}", ctx)
+        return extra
 
     def format_params(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = self.option_groups

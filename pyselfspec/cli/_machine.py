@@ -20,6 +20,7 @@ from ..runtime.loading import AUTO, LOADS
 from ..runtime.lora import AdapterFile
 from ..runtime.model import ALL_LAYERS, MAIN_GPU, SPLIT_MODE, SPLIT_MODES, Model
 from ..runtime.offload import ContextSize
+from ..util.machine import usable_cores
 from ..util.sizes import INT32_MAX
 from ._types import FILE, Integer, IntegerOrAuto, of_value, option, rare
 
@@ -53,7 +54,21 @@ def _scaled_files(given: tuple[str, ...]) -> tuple[tuple[Path, float], ...]:
 
 def threads(help: str) -> dict[str, Any]:
     """Return the settings of -t, --threads."""
-    return {"type": Integer(1, N_THREADS_MAX), "help": f"{help}  [default: all cores]"}
+    return {
+        "type": Integer(1, N_THREADS_MAX),
+        "callback": of_value(_n_threads),
+        "help": f"{help}  [default: all cores]",
+    }
+
+
+def _n_threads(n: int) -> int:
+    if n > usable_cores():
+        click.echo(
+            f"Warning: -t {n} is more than the {usable_cores()} cores that this program may use, "
+            "which is slow; leave it out",
+            err=True,
+        )
+    return n
 
 
 def _cache_type(part: str) -> Any:

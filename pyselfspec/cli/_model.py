@@ -84,7 +84,8 @@ def _refuse_repository(ctx: click.Context, _param: click.Parameter, given: str |
 
 def _refuse_draft_model(_ctx: click.Context, _param: click.Parameter, given: str | None) -> None:
     if given is not None:
-        raise click.UsageError(f"-md {given}: type --draft {shlex.quote(f'ngram+model:{given}')}")
+        draft = shlex.quote(f"ngram+model:{given}")
+        raise click.UsageError(f"for {given} as a draft model, type --draft {draft}")
 
 
 _HIDDEN: dict[str, Any] = {"expose_value": False, "hidden": True}

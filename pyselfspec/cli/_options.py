@@ -130,7 +130,24 @@ def read_text(path: str, max_bytes: int = MAX_BYTES) -> str:
 
 
 def prompt_option(what: str) -> Any:
-    return rare("-p", "--prompt", metavar="TEXT", help=f"{what}, in place of the argument TEXT.")
+    return rare(
+        "-p",
+        "--prompt",
+        metavar="TEXT",
+        callback=of_value(_typed),
+        help=f"{what}, in place of the argument TEXT.",
+    )
+
+
+def _typed(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(
+            "this is not UTF-8 text, or your locale is not UTF-8: set LC_ALL=C.UTF-8, or give a "
+            "file with -f"
+        ) from None
+    return text
 
 
 def prompt_file_option(help: str) -> Any:
@@ -139,7 +156,7 @@ def prompt_file_option(help: str) -> Any:
 
 def text_argument(help: str) -> Callable[[F], F]:
     """Return the argument after MODEL."""
-    return cloup.argument("text", required=False, help=help)
+    return cloup.argument("text", required=False, callback=of_value(_typed), help=help)
 
 
 def command_line() -> str:
@@ -160,3 +177,23 @@ def target(path: Path) -> Path:
     """Return the path of a file to write. Raises ArgumentError for a model's."""
     require_no_model(path)
     return path
+
+
+def out_option(what: str, default: str, check: Callable[[Path], Path] = target) -> Callable[[F], F]:
+    """Return the option --out; ``what``: the result of the command."""
+    return cloup.option(
+        "--out",
+        type=FILE,
+        callback=of_value(check),
+        help=f"Write {what} to this file; replaced if it exists.  [default: {default}]",
+    )
+
+
+def results_option(default: str) -> Any:
+    return rare(
+        "--results",
+        type=FILE,
+        callback=of_value(target),
+        help="Keep each result in this file as soon as it is measured; resumed if it exists.  "
+        f"[default: {default}]",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 
@@ -20,6 +20,16 @@ NONE = "none"
 def _breakers(given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the sequence breakers of the command line, or the usual ones."""
     return tuple(each for each in given if each != NONE) if given else DEFAULT.dry_sequence_breakers
+
+
+def temperature_option() -> Any:
+    return option(
+        "--temp",
+        "--temperature",
+        type=Number(0),
+        default=DEFAULT.temperature,
+        help="Temperature, 0: greedy.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +119,7 @@ class SamplingOptions(FurtherSamplingOptions):
     """The fields of SamplingParams; the grammar is in a file."""
 
     title: ClassVar[str] = "Sampling"
-    temperature: float = option(
-        "--temp",
-        "--temperature",
-        type=Number(0),
-        default=DEFAULT.temperature,
-        help="Temperature, 0 for greedy.",
-    )
+    temperature: float = temperature_option()
     top_k: int = rare(
         "--top-k",
         type=Integer(0),
@@ -183,6 +187,8 @@ class SamplingOptions(FurtherSamplingOptions):
     def params(self) -> SamplingParams:
         given = asdict(self)
         file, schema = given.pop("grammar_file"), given.pop("json_schema")
+        if file is not None and "::=" in file:
+            raise click.UsageError("--grammar takes a file with the grammar, or - for stdin")
         if schema is None:
             return SamplingParams(**given, grammar=None if file is None else read_text(file))
         if file is not None:
@@ -201,8 +207,10 @@ def _grammar_of(given: str) -> str:
     try:
         schema = json.loads(read_text(given[1:]) if is_file else given)
     except (json.JSONDecodeError, RecursionError) as error:
-        advice = "" if is_file else "; give JSON, or @ and the name of a file"
-        raise click.UsageError(f"--json-schema: this is not JSON: {error}{advice}") from None
+        what, advice = "this", "; give JSON, or @ and the name of a file"
+        if is_file:
+            what, advice = given[1:], ""
+        raise click.UsageError(f"--json-schema: {what} is not JSON: {error}{advice}") from None
     if not isinstance(schema, dict):
         raise click.UsageError('--json-schema: a schema is a JSON object, like {"type": "array"}')
     return json_schema.to_gbnf(schema)

@@ -49,11 +49,13 @@ from ._options import (
     n_predict_option,
     read_text,
     require_one_reader_of_stdin,
+    results_option,
     target,
 )
 from ._progress import progress
+from ._sampling import temperature_option
 from ._speeds import Speed, bars, upstream_kernels
-from ._types import FILE, Choice, Integer, Number, of_value, option, takes
+from ._types import FILE, Choice, Integer, of_value, option, rare, takes
 
 N_PREDICT = 128  # tokens
 N_ROUND = 3
@@ -94,10 +96,9 @@ class PromptOptions:
     prompts_file: str | None = option(
         "--prompts",
         metavar="JSONL",
-        help="File of prompts, one JSON value per line: a string, or an object with prompt or "
-        "messages, and optionally id and task.  [default: four bundled prompts]",
+        help="File of prompts, one a line, see docs/bench.md.  [default: four bundled prompts]",
     )
-    plain_text: bool = option(
+    plain_text: bool = rare(
         "--plain-text", is_flag=True, help="Do not apply the model's chat template."
     )
 
@@ -131,7 +132,7 @@ class DrafterOptions(MaskOptions):
         f"[default: {AUTO}, and each drafter that it combines]",
     )
     profile: str = profile_option()
-    controller: str = option(
+    controller: str = rare(
         "--controller",
         type=Choice(controllers.names(), controllers.all_names()),
         default=controllers.DEFAULT,
@@ -153,10 +154,8 @@ class AnswerOptions:
         default=N_ROUND,
         help="Number of times to answer each prompt with each drafter.",
     )
-    temp: float = option(
-        "--temp", "--temperature", type=Number(0), default=0.0, help="Temperature, 0 for greedy."
-    )
-    seed: int = option(
+    temp: float = temperature_option()
+    seed: int = rare(
         "--seed",
         type=Integer(0, SEED_MAX // 2),
         default=0,
@@ -169,25 +168,19 @@ class ResultOptions:
     """How results are kept and shown."""
 
     title: ClassVar[str] = "Results"
-    format_name: str | None = option(
+    format_name: str | None = rare(
         "--format",
         type=click.Choice([TABLE, *FORMATS]),
         help=f"Output format.  [default: {TABLE} on a terminal, else md]",
     )
-    out: Path | None = option(
-        "--out",
-        type=FILE,
-        callback=of_value(target),
-        help="Append each run to this file as soon as it is measured; if the file exists, do not "
-        "repeat its runs.",
-    )
+    results: Path | None = results_option("not kept")
     report_file: Path | None = option(
         "--report",
         type=FILE,
         callback=of_value(_report),
         help="Also write an HTML page with plots into this file; replaced if it exists.",
     )
-    widths: bool | None = option(
+    widths: bool | None = rare(
         "--widths/--no-widths",
         default=None,
         help="Also measure the time of passes by their width.  [default: with --report]",
@@ -222,7 +215,7 @@ def command(
     \b
     pyselfspec bench model.gguf
     pyselfspec bench model.gguf -p "Tell me a story." --draft ngram --draft model:small.gguf
-    pyselfspec bench model.gguf --prompts mine.jsonl --out mine.bench.jsonl --report mine.html
+    pyselfspec bench model.gguf --prompts mine.jsonl --report mine.html
     """
     if as_json and wanted.format_name not in (None, "json"):
         raise click.UsageError("--json prints JSON; leave out --format, or leave out --json")
@@ -246,7 +239,7 @@ def command(
             seed=answers.seed,
             command=command_line(),
         )
-        with _Bench.opened(wanted.out, setup) as bench:
+        with _Bench.opened(wanted.results, setup) as bench:
             done = {run.key for run in bench.results.runs}
             finished = bench.measure(runner, plan(texts, variants, answers.rounds, done))
             times_widths = (
@@ -273,12 +266,12 @@ class _Bench:
 
     @classmethod
     @contextmanager
-    def opened(cls, out: Path | None, setup: Setup) -> Iterator[_Bench]:
+    def opened(cls, path: Path | None, setup: Setup) -> Iterator[_Bench]:
         with ExitStack() as stack:
-            file = None if out is None else stack.enter_context(BenchFile(out, setup))
+            file = None if path is None else stack.enter_context(BenchFile(path, setup))
             bench = cls(Results(setup) if file is None else file.found, file)
             if bench.results.runs:
-                click.echo(f"{out} already has {len(bench.results.runs)} runs", err=True)
+                click.echo(f"{path} already has {len(bench.results.runs)} runs", err=True)
             yield bench
 
     def add(self, line: Run | Widths) -> None:

@@ -38,9 +38,9 @@ from ._help import ManyOptions
 from ._machine import DeviceOptions
 from ._options import common_options, n_predict_option
 from ._progress import progress
-from ._sampling import DEFAULT
+from ._sampling import temperature_option
 from ._speeds import Speed, bars, upstream_kernels
-from ._types import Integer, Number, option, takes
+from ._types import Integer, option, takes
 
 # Factor of the width by the approximate number of parameters of the result. Powers of two keep the
 # widened weights exact in the type of the model.
@@ -81,19 +81,13 @@ class RaceOptions:
         help="Text to continue.  [default: JSON records, constrained by a grammar]",
     )
     n_predict: int = n_predict_option(N_PREDICT)
-    temp: float = option(
-        "--temp",
-        "--temperature",
-        type=Number(0),
-        default=DEFAULT.temperature,
-        help="Temperature, 0 for greedy.",
-    )
+    temp: float = temperature_option()
     seed: int = option("--seed", type=Integer(0, SEED_MAX), default=1, help="Seed of the sampler.")
     size: str = option(
         "--size",
         type=click.Choice(list(FACTORS)),
         default=SIZE,
-        help="Number of parameters of the wider copy.",
+        help="Number of parameters of the wider copy; each takes 1.1 bytes of disk.",
     )
 
 

@@ -22,7 +22,7 @@ from ..speculate.config import DraftConfig
 from ..speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ..speculate.residual import MATCH, VERIFY
 from ._drafting import DraftOptions
-from ._generation_report import Explainer, closing_line, report
+from ._generation_report import Explainer, closing_line, full_context, report
 from ._help import ManyOptions, Rare
 from ._machine import MachineOptions
 from ._model import model_argument
@@ -252,8 +252,7 @@ def print_notes(completion: Completion, model: str) -> None:
             hint = f'this is a chat model; ask it with: pyselfspec chat {name} "your question"'
             click.echo(hint, err=True)
     if completion.finish_reason == CONTEXT_FULL:
-        n_ctx = completion.context.n_ctx
-        click.echo(f"the context of {n_ctx} tokens is full; give a larger -c", err=True)
+        click.echo(full_context(completion.context), err=True)
     if completion.finish_reason == "eog" and not completion.text and template is not None:
         click.echo("the model ended the text at once; for questions use pyselfspec chat", err=True)
 

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import cloup
 
+from .. import hub
 from ..errors import ArgumentError
 from ..runtime.context import Context
 from ..runtime.embedding import is_embedder
@@ -92,7 +93,8 @@ def _serve_one(
         server.open_listener(options.host, options.port) as listener,
         machine.model(model, options.slots) as loaded,
     ):
-        settings = replace(settings, name=options.alias or loaded.path.stem)
+        named = loaded.path.stem if hub.find(model) is None else model
+        settings = replace(settings, name=options.alias or named)
         capacity = options.capacity(machine.n_ctx(loaded, options.slots))
         opened: AbstractContextManager[Any]
         if options.pooling is not None or is_embedder(loaded):
@@ -123,7 +125,14 @@ def _serve_one(
                         advice = "-np 1 answers one request at a time"
                         click.echo(f"Warning: {warning}; {advice}", err=True)
                 is_open = not settings.keys and not server.is_loopback(host)
-                _announce(host, port, settings.name, is_open=is_open, as_json=as_json)
+                _announce(
+                    host,
+                    port,
+                    settings.name,
+                    is_open=is_open,
+                    as_json=as_json,
+                    to_users=not options.with_parent,
+                )
 
             made = server.make_server(
                 service,
@@ -189,14 +198,19 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _announce(host: str, port: int, name: str, *, is_open: bool, as_json: bool) -> None:
+def _announce(
+    host: str, port: int, name: str, *, is_open: bool, as_json: bool, to_users: bool = True
+) -> None:
     """Print the addresses of the server.
 
-    name: of the model. is_open: whether other machines can use the server without a key.
+    name: of the model. is_open: whether other machines can use the server without a key. to_users:
+    whether users see them, and not only the server of several models that started this one.
     """
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if as_json:
         click.echo(json.dumps({"model": name, "url": url}))
+    if not to_users:
+        return
     click.echo(f"Page: {url}\nAPI:  {url}/v1, model {name}", err=True)
     if is_open:
         click.echo(

@@ -19,9 +19,9 @@ from ..util.files import require_target
 from ._help import ManyOptions
 from ._machine import DeviceOptions
 from ._model import model_argument
-from ._options import common_options, parse_tokens
+from ._options import common_options, out_option, parse_tokens
 from ._progress import stages
-from ._types import FILE, Integer, Number, of_value, takes
+from ._types import Integer, Number, of_value, takes
 
 if TYPE_CHECKING:
     from ..tune.run import TuneResult
@@ -71,12 +71,10 @@ def _head(path: Path) -> Path:
 )
 @cloup.option_group(
     "Draft head",
-    cloup.option(
-        "--out",
-        type=FILE,
-        callback=of_value(_head),
-        help="File to write the head to; replaced if it exists.  [default: in the --data folder; "
-        "installed for generate if it makes generation faster]",
+    out_option(
+        "the head",
+        "in the --data folder; installed for generate if it makes generation faster",
+        _head,
     ),
     cloup.option(
         "--blocks",

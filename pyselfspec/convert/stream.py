@@ -6,9 +6,7 @@ computed when they are written, in pieces of up to PIECE_BYTES.
 
 from __future__ import annotations
 
-import errno
 import math
-import shutil
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 from ..errors import ArgumentError, ModelFileError
 from ..gguf.file import GgufFile, check
 from ..gguf.header import DEFAULT_ALIGNMENT, read_header
-from ..util.files import replacing
+from ..util.files import replacing, require_space
 
 PIECE_BYTES = 16 * 2**20
 ARCHITECTURE = "general.architecture"
@@ -110,7 +108,7 @@ class Copy:
             raise ArgumentError(f"{target} is the model itself: give the copy another name")
         try:
             with replacing(target) as unfinished:
-                _require_space(target, self.n_bytes)
+                require_space(target, self.n_bytes)
                 _write_header(unfinished, self.metadata, self.tensors)
                 yield from _append_data(unfinished, self.tensors)
         except OSError as error:
@@ -154,13 +152,6 @@ def _stored(tensor: Any) -> StoredTensor:
     shape = tuple(int(size) for size in reversed(tensor.shape))
     rows = tensor.data.reshape(-1, tensor.data.shape[-1]).view(np.uint8)
     return StoredTensor(tensor.name, tensor.tensor_type, shape, rows)
-
-
-def _require_space(target: Path, n_bytes: int) -> None:
-    free = shutil.disk_usage(target.parent).free
-    if n_bytes > free:
-        reason = f"the model has {n_bytes} bytes, but only {free} are free on the disk"
-        raise OSError(errno.ENOSPC, reason)
 
 
 def _write_header(path: Path, metadata: Metadata, tensors: Iterable[Tensor]) -> None:

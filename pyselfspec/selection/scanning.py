@@ -82,7 +82,7 @@ def scan(
         best, if the objective allows to tell.
     progress: called with every score. An exception that it raises ends the scan; the file of
         results keeps the scores, and an equal call continues.
-    options: text, chunks, out and others, see options.ScanOptions.
+    options: text, chunks, results and others, see options.ScanOptions.
 
     Raises the errors of scoring.open_scoring, and ArgumentError for unknown names and for
     strategies that never end.

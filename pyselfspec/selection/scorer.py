@@ -57,7 +57,7 @@ class Scorer:
                 self._n_done += 1
                 n_left = len(live) * (self.n_chunks - chunk) - i - 1
                 n_total = self._n_done + n_left + self._later(request.n_later)
-                progress(Progress("scoring masks", self._n_done, n_total))
+                progress(Progress("scoring chunks", self._n_done, n_total))
             self._n_possible += len(scores)
             scored = [self._scored(mask, scores[mask], True) for mask in live]
             out = self._give_up.hopeless(scored, chunk + 1, request.best_only)

@@ -120,7 +120,7 @@ def open_scoring(
         seed = config.seed if about.writes_text and config.text is None else None
         command = shlex.join(sys.argv) if config.command is None else config.command
         header = header_of(context, about, len(cut[0]), config.window, text, seed, command)
-        results = stack.enter_context(ResultFile(config.out or default_path(header), header))
+        results = stack.enter_context(ResultFile(config.results or default_path(header), header))
         try:
             if seed is not None:
                 cut = write_chunks(context, cut, seed, results, progress)

@@ -103,7 +103,7 @@ def search(
         a token of plain decoding, above 0 and at most 1.
     progress: called with every score. An exception that it raises ends the search; the file of
         results keeps the scores, and an equal call does not measure them again.
-    options: text, chunks, out and others, see options.ScanOptions.
+    options: text, chunks, results and others, see options.ScanOptions.
 
     Starts from the scores of earlier scans in the file of results.
 

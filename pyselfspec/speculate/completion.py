@@ -82,6 +82,7 @@ class Completion(TextRecord):
         reasoning_budget: ReasoningBudget | None = None,
         **drafting: Unpack[DraftFields],
     ) -> None:
+        _require_known(context, drafting)
         model = context.model
         self.config = DraftConfig.create(draft, **drafting)
         if pictures:
@@ -255,6 +256,17 @@ def generate_batch(completions: Sequence[Completion]) -> Iterator[tuple[Completi
 
 def _us_since(start: int) -> int:
     return (time.perf_counter_ns() - start) // 1000
+
+
+def _require_known(context: Context, drafting: Mapping[str, object]) -> None:
+    """Raise TypeError, with what to write instead, for arguments of another package."""
+    if isinstance(context, str):
+        raise TypeError(f"{context!r} is no context; make one with Model({context!r}).context()")
+    for name in drafting.keys() - DraftFields.__annotations__.keys():
+        advice = f"give sampling=SamplingParams({name}=...)"
+        if name not in SamplingParams.__dataclass_fields__:
+            advice = "give n_predict=..." if name == "max_tokens" else "see Completion"
+        raise TypeError(f"there is no argument {name!r}; {advice}")
 
 
 class CompletionOptions(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -39,6 +40,14 @@ def require_target(target: Path) -> None:
         raise ArgumentError(f"{target.parent} is no folder: make it first")
     if not os.access(target.parent, os.W_OK):
         raise ArgumentError(f"{target.parent} cannot be written to: give another folder")
+
+
+def require_space(target: Path, n_bytes: int) -> None:
+    """Raise OSError if a model of this size does not fit on the disk of a file."""
+    free = shutil.disk_usage(target.parent).free
+    if n_bytes > free:
+        reason = f"the model has {n_bytes} bytes, but only {free} are free on the disk"
+        raise OSError(errno.ENOSPC, reason, str(target))
 
 
 def require_no_model(target: Path) -> None:

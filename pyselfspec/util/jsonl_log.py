@@ -17,7 +17,7 @@ from . import records
 from .closable import Closing
 from .files import errors_name, locked
 
-OTHER_FILE = "give another file (out, --out)"
+OTHER_FILE = "give another file (results, --results)"
 MAX_HEADER = 1 << 20  # bytes; it holds the command line
 
 

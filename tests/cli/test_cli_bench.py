@@ -17,7 +17,8 @@ from pyselfspec.bench import formats, pass_times, upstream
 from pyselfspec.bench.tables import Table, speeds
 from pyselfspec.cli import bench as command
 
-SMALL = ("-t", "1", "-c", "256", "-n", "12", "-p", "Once upon a time", "-p", "The old king")
+PROMPTS = ("-p", "Once upon a time", "-p", "The old king")
+SMALL = ("-t", "1", "-c", "256", "-n", "12", "--temp", "0", *PROMPTS)
 
 
 def bench(*args: str | Path, **env: str) -> Any:
@@ -26,7 +27,7 @@ def bench(*args: str | Path, **env: str) -> Any:
 
 def test_everything_at_once(tmp_path: Path) -> None:
     out, report = tmp_path / "out.jsonl", tmp_path / "report.html"
-    done = bench("-r", "2", "--json", "--no-widths", "--out", out, "--report", report)
+    done = bench("-r", "2", "--json", "--no-widths", "--results", out, "--report", report)
     data = done.json
     variants = [variant["name"] for variant in data["setup"]["variants"]]
     assert variants == ["llama.cpp", "plain", "auto", "ngram", "layer-skip"]
@@ -52,7 +53,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
 
 def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    options = ("--draft", "ngram", "--out", out)
+    options = ("--draft", "ngram", "--results", out)
     first = bench(*options, "-r", "1", "--format", "jsonl")
     assert first.status == 0, first
     assert from_json_lines(first.stdout) == from_json_lines(out.read_text())
@@ -65,7 +66,8 @@ def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_pat
     assert out.read_bytes().count(b"\n") == 13
     assert third.stdout == formats.markdown(from_json_lines(out.read_text()))
     other = bench(*options, "-r", "2", "--temp", "0.5")
-    assert other.status == 1 and "another temperature" in other.stderr and "--out" in other.stderr
+    assert other.status == 1
+    assert "another temperature" in other.stderr and "--results" in other.stderr
     more = bench(*options, "-r", "2", "--draft", "layer-skip")
     given = "llama.cpp, plain, ngram"
     assert f"another choice of variants ({given}, not {given}, layer-skip)" in more.stderr
@@ -74,7 +76,7 @@ def test_a_file_goes_on_with_more_rounds_and_other_formats_show_the_same(tmp_pat
 def test_widths_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_times, "N_ROUND", 1)
     out = tmp_path / "out.jsonl"
-    options = ("--draft", "ngram", "-r", "1", "--json", "--widths", "--out", out)
+    options = ("--draft", "ngram", "-r", "1", "--json", "--widths", "--results", out)
     widths = bench(*options).json["widths"]
     assert [len(level["full_us"]) for level in widths["costs"]["levels"]] == [16, 16]
     assert bench(*options).json["widths"] == widths
@@ -93,7 +95,7 @@ def test_what_was_measured_before_ctrl_c_is_shown_and_kept(
 
     monkeypatch.setattr(command, "measure", cut_off)
     out = tmp_path / "out.jsonl"
-    done = bench("--draft", "ngram", "-r", "3", "--out", out, "--json")
+    done = bench("--draft", "ngram", "-r", "3", "--results", out, "--json")
     assert done.status == 130 and "stopped" in done.stderr
     assert len(from_json_lines(out.read_text()).runs) == 7
     rows = json.loads(done.stdout)["rows"]

@@ -336,7 +336,7 @@ def test_closed_streams(folder: Path, redirection: str, args: str) -> None:
 
 def test_prompt_that_is_no_utf8_as_an_argument(folder: Path) -> None:
     outcome = run_alone("generate", folder / "tiny.gguf", "-t", "1", "-p", b"gr\xfcn")
-    check_error(outcome, ANY, "not valid")
+    check_error(outcome, USAGE, "not UTF-8 text")
 
 
 def test_model_whose_name_is_no_utf8(folder: Path, tmp_path: Path) -> None:
@@ -444,6 +444,33 @@ def test_empty_prompt_begins_at_the_beginning(folder: Path, args: list[str]) -> 
     assert outcome.json["n_prompt"] == 1
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("generate demo --num-ctx 512", "Did you mean '--ctx-size'?"),
+        ("serve demo --no-mmap", "Did you mean '--load-mode'?"),
+        ("bench demo --spec-type ngram-simple", "Did you mean '--draft'?"),
+        ("chat demo --format json", "Did you mean '--json-schema'?"),
+        ("bench demo --out runs.jsonl", "Did you mean '--results'?"),
+        ("generate demo Once upon a time", "upon a time; put text of several words in quotes"),
+        ("bench demo Once", "unexpected: Once"),
+        ("-m demo", "-m: options go after a command, like pyselfspec chat -m MODEL"),
+        ("--model demo", "--model: options go after a command"),
+        ("generate demo --grammar root::=x", "--grammar takes a file"),
+        ("generate demo -j @/dev/null", "/dev/null is not JSON"),
+    ],
+)
+def test_habits_from_other_programs_lead_to_what_is_meant(args: str, words: str) -> None:
+    check_error(run(*args.split()), USAGE, words)
+
+
+@pytest.mark.parametrize("name", ["", "model.safetensors"])
+def test_a_checkpoint_leads_to_the_command_that_converts_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\x08" + bytes(7) + b'{"a":{}}')
+    outcome = run("generate", tmp_path / name, "hi")
+    check_error(outcome, FAILED, "give the folder to pyselfspec models convert")
+
+
 def test_a_device_without_room_is_named(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Writing to a full disk is an error without a file name."""
 
@@ -451,7 +478,7 @@ def test_a_device_without_room_is_named(folder: Path, tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --out".split()
+    small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --results".split()
     outcome = run("scan-layers", folder / "tiny.gguf", *small, tmp_path / "scan.jsonl")
     check_error(outcome, FAILED, "scan.jsonl: No space left")
 
@@ -507,7 +534,7 @@ def test_passwords_of_databases_stay_secret(
     small = "-t 1 --chunk-size 64 --window 8 --chunks 1 --trials 1 --strategy optuna".split()
     out = tmp_path / "search.jsonl"
     storage = "nosuchdb://me:sesame@localhost/db"
-    args = ["layers", "search", str(folder / "tiny.gguf"), *small, "--out", str(out)]
+    args = ["layers", "search", str(folder / "tiny.gguf"), *small, "--results", str(out)]
     args += ["--storage", storage]
     monkeypatch.setattr(sys, "argv", ["pyselfspec", *args])
     outcome = run(*args)

@@ -611,6 +611,26 @@ def test_names_of_other_programs_for_options(generate: Generate) -> None:
     assert theirs.status == 0 and theirs.stdout == ours.stdout
 
 
+def test_a_context_of_the_size_the_model_was_trained_with_cannot_be_larger() -> None:
+    full = run("generate", "demo", "Once", "-n", "-1", "--draft", "off", *ONE_THREAD, *GREEDY)
+    expected = "the context of 512 tokens is full; the model was trained with no more"
+    assert full.stderr.splitlines()[-2] == expected
+
+
+def test_text_that_the_locale_cannot_read() -> None:
+    """Python reads the command line with the encoding of the locale."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for args in (["-p", "Où"], ["Où"]):
+        outcome = run_alone("generate", "demo", *args, env=ascii_only)
+        assert outcome.status == 2 and "set LC_ALL=C.UTF-8" in outcome.stderr
+
+
+def test_more_threads_than_cores_are_said() -> None:
+    outcome = run("generate", "demo", "Once", "-n", "1", "-t", "512")
+    assert outcome.status == 0
+    assert outcome.stderr.startswith("Warning: -t 512 is more than the ")
+
+
 def test_a_full_context_is_said(tiny_path: TinyPath) -> None:
     args = ("generate", tiny_path(), "-p", PROMPT, "-n", "1000", "-c", "256", *ONE_THREAD, *GREEDY)
     full, report = run(*args), run(*args, "--json")

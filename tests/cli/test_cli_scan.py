@@ -50,7 +50,7 @@ def scan(path, *options):
 
 def test_a_scan_leaves_a_table_results_and_a_profile_that_generate_uses(path, text, tmp_path):
     out = tmp_path / "scan.jsonl"
-    outcome = scan(path, "--text", text, "--out", out)
+    outcome = scan(path, "--text", text, "--results", out)
     assert outcome.status == 0 and outcome.stderr.strip() == f"results: {out}"
     assert "feed-forward  rank" in outcome.stdout
     assert outcome.stdout.splitlines()[-1].endswith(" · measured 1.20x · saved as profile")
@@ -145,13 +145,13 @@ def test_no_profile_leaves_profiles_alone(path, text):
 def test_without_text_the_model_writes_its_own_once(path, tmp_path):
     """The sample is prose; one chunk of it is enough here."""
     out = tmp_path / "scan.jsonl"
-    first = scan(path, "--out", out, "--strategy", "single", "--json").json
+    first = scan(path, "--results", out, "--strategy", "single", "--json").json
     texts = [line for line in out.read_text().splitlines() if '"tokens"' in line]
     assert len(texts) == 2
-    again = scan(path, "--out", out, "--strategy", "single", "--json").json
+    again = scan(path, "--results", out, "--strategy", "single", "--json").json
     assert again == first
     assert [line for line in out.read_text().splitlines() if '"tokens"' in line] == texts
-    other = run("scan-layers", path, *SMALL, "--out", out, "--seed", "1")
+    other = run("scan-layers", path, *SMALL, "--results", out, "--seed", "1")
     assert other.status == 1 and "another seed (0, not 1)" in other.stderr
 
 
@@ -219,7 +219,7 @@ def test_pictures_of_models_with_odd_names(path, text, tmp_path, name):
 def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, tmp_path):
     out = tmp_path / "scan.jsonl"
     path = tiny_path(n_layer=12)
-    arguments = ["scan-layers", str(path), *SMALL, "--text", str(text), "--out", str(out)]
+    arguments = ["scan-layers", str(path), *SMALL, "--text", str(text), "--results", str(out)]
     arguments += ["--strategy", "greedy", "--json"]
     process = subprocess.Popen(
         [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
@@ -235,7 +235,7 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, t
     assert before.endswith(b"\n")
     again = run(*arguments)
     assert out.read_bytes().startswith(before)
-    fresh = run(*arguments, "--out", tmp_path / "fresh.jsonl")
+    fresh = run(*arguments, "--results", tmp_path / "fresh.jsonl")
     without = [{k: v for k, v in o.json.items() if k != "results"} for o in (again, fresh)]
     assert without[0] == without[1]
 
@@ -254,7 +254,7 @@ def test_ctrl_c_keeps_everything_and_the_same_command_goes_on(tiny_path, text, t
 )
 def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
     (tmp_path / "bad").write_bytes(content)
-    outcome = scan(path, "--text", tmp_path / "bad", "--out", tmp_path / "o.jsonl")
+    outcome = scan(path, "--text", tmp_path / "bad", "--results", tmp_path / "o.jsonl")
     assert outcome.status == 1 and message in outcome.stderr
     assert outcome.stderr.count("\n") == 1 and outcome.traceback is None
     assert not (tmp_path / "o.jsonl").exists()
@@ -265,7 +265,7 @@ def test_texts_that_cannot_be_scored(path, tmp_path, content, message):
     [
         (("--plot", "scan.txt"), ".png or .svg"),
         (("--plot", "nowhere/scan.png"), "no folder"),
-        (("--out", "nowhere/scan.jsonl"), "nowhere"),
+        (("--results", "nowhere/scan.jsonl"), "nowhere"),
         (("--abort-ratio", "30"), "--objective perplexity"),
         (("--prune", "2"), "goes with --strategy greedy or anti"),
         (("--exhaustive", "--prune", "2"), "goes with neither --prune"),
@@ -288,8 +288,8 @@ def test_a_model_without_a_tokenizer(tiny_path):
 
 def test_a_file_of_another_kind_of_attention(path, text, tmp_path):
     out = tmp_path / "results.jsonl"
-    assert scan(path, "--text", text, "--out", out, "-ctk", "q8_0", "-ctv", "q8_0").status == 0
-    outcome = scan(path, "--text", text, "--out", out)
+    assert scan(path, "--text", text, "--results", out, "-ctk", "q8_0", "-ctv", "q8_0").status == 0
+    outcome = scan(path, "--text", text, "--results", out)
     assert outcome.status == 1 and "another kind of attention" in outcome.stderr
 
 

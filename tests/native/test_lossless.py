@@ -41,6 +41,7 @@ from pyselfspec import (
     Sampler,
     SamplingParams,
     Step,
+    generate,
     generate_steps,
 )
 from pyselfspec.errors import ContextFullError
@@ -672,3 +673,24 @@ def test_two_threads(archs: tuple[str, str], exact: Any, new_context: Any, token
         for thread in threads:
             thread.join()
         assert [got.get(0), got.get(1)] == want
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("max_tokens", "give n_predict=..."),
+        ("temperature", r"give sampling=SamplingParams\(temperature=...\)"),
+        ("colour", "see Completion"),
+    ],
+)
+def test_arguments_of_other_packages_lead_to_ours(demo: Model, name: str, advice: str) -> None:
+    with (
+        demo.context() as context,
+        pytest.raises(TypeError, match=f"no argument '{name}'; {advice}"),
+    ):
+        generate(context, "Once", **{name: 1})  # type: ignore[misc]
+
+
+def test_a_name_in_place_of_a_context_leads_to_a_context() -> None:
+    with pytest.raises(TypeError, match=r"make one with Model\('demo'\).context\(\)"):
+        generate("demo", "Once")  # type: ignore[arg-type]

@@ -248,7 +248,7 @@ def test_studies_that_cannot_be_kept(storage, tiny_path, text):
 
 def test_a_table_that_could_not_be_written_ends_it_before_the_search(tiny_path, text, tmp_path):
     out = tmp_path / "r.jsonl"
-    options = ("--text", text, "--out", out, "--strategy", "exit", "--csv", "nowhere/exits.csv")
+    options = ("--text", text, "--results", out, "--strategy", "exit", "--csv", "nowhere/exits.csv")
     outcome = run_command("layers", "search", tiny_path(), *SMALL, *options)
     assert outcome.status == 1 and "no folder" in outcome.stderr and not out.exists()
 

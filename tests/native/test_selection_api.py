@@ -109,22 +109,22 @@ def test_a_strategy_with_options_and_one_of_ones_own(model):
 
 def test_progress_is_told_and_can_end_it(model, tmp_path):
     out, seen = tmp_path / "r.jsonl", []
-    options = SMALL | {"text": None, "out": out}
+    options = SMALL | {"text": None, "results": out}
 
     def stop(progress):
         seen.append(progress)
-        if progress.stage == "scoring masks" and progress.n_done == 5:
+        if progress.stage == "scoring chunks" and progress.n_done == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stopped:
         ps.scan(model, "single", progress=stop, **options)
     assert stopped.value.path == out
-    assert [p.stage for p in seen[:3]] == ["generating text", "generating text", "scoring masks"]
+    assert [p.stage for p in seen[:3]] == ["generating text", "generating text", "scoring chunks"]
     n_lines = len(out.read_text().splitlines())
     assert n_lines == 1 + 2 + 5
     whole = ps.scan(model, "single", **options)
     assert out.read_text().splitlines()[n_lines - 1].startswith('{"chunk":0')
-    fresh = ps.scan(model, "single", **options | {"out": tmp_path / "fresh.jsonl"})
+    fresh = ps.scan(model, "single", **options | {"results": tmp_path / "fresh.jsonl"})
     assert whole.report == fresh.report
 
 

@@ -1043,6 +1043,17 @@ def test_settings_go_with_the_next_request(window, server):
     assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
+def test_the_temperature_is_the_servers_until_it_is_chosen(window, server):
+    window.say("one")
+    assert server.asked[-1]["temperature"] is None
+    window.page.get_by_role("button", name="Settings").click()
+    expect(window.page.locator("#temperature-value")).to_have_text("0.35")
+    window.page.get_by_label("Temperature").fill("0.5")
+    window.page.keyboard.press("Escape")
+    window.say("two")
+    assert server.asked[-1]["temperature"] == 0.5
+
+
 def test_an_error_says_what_happened_and_can_be_tried_again(window, server):
     told = {
         "busy": "The server is busy. Try again in a moment. All slots are taken.",

@@ -68,11 +68,18 @@ def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterato
     command += ["--max-memory", str(2.5 * size / (1 << 30)), "--chat-template", "chatml"]
     command += ["--cors", ORIGIN]
     env = os.environ | {"PYSELFSPEC_API_KEY": KEY}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+    log = folder.with_name("log.txt")
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             said = json.loads(process.stdout.readline())
             yield Router(process, said["url"])
+            assert log.read_text().count("Page: ") == 1, "of this server, not of those behind it"
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) in (0, -signal.SIGTERM, 143)

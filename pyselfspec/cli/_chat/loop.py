@@ -19,7 +19,7 @@ from ...speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ...speculate.resolve import resolve
 from ...util.files import read_limited, require_no_model
 from .._drafting import parse_draft
-from .._generation_report import closing_line
+from .._generation_report import closing_line, full_context
 from .._options import STDIN
 from .._sampling import SamplingOptions
 from .._signals import Ended
@@ -181,7 +181,7 @@ class ChatLoop:
                 f"the context is full: the model no longer sees the first {n} messages"
             )
         if completion.finish_reason == CONTEXT_FULL:
-            self.screen.note("the context is full, so the answer ends here; give a larger -c")
+            self.screen.note(full_context(completion.context))
         elif self.conversation.is_thinking and completion.finish_reason != INTERRUPTED:
             self.screen.note("the model was still thinking; a larger -n leaves room for an answer")
         self.screen.answered(self.conversation, completion)

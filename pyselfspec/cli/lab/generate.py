@@ -32,7 +32,7 @@ from .._machine import MachineOptions
 from .._model import model_argument
 from .._options import common_options, text_argument
 from .._sampling import SamplingOptions
-from .._types import Number, option, takes
+from .._types import Number, option, rare, takes
 from ..generate import Request, TextOptions, generate, print_notes, verify_option
 
 SAVE_S = 10.0  # between two saves of the state while a text is generated
@@ -43,15 +43,13 @@ class ExperimentOptions:
     """Which experiments to run."""
 
     title: ClassVar[str] = "Experiments"
-    adapt: bool = option(
-        "--adapt", is_flag=True, help="Try other masks meanwhile, and switch to better ones."
-    )
-    adapt_share: float | None = option(
+    adapt: bool = option("--adapt", is_flag=True, help="Try other masks, and use the best one.")
+    adapt_share: float | None = rare(
         "--adapt-share",
         type=Number(0, 1, min_open=True),
         help=f"Largest share of the time for trials of masks.  [default: {SHARE:g}]",
     )
-    adapt_state: Path | None = option(
+    adapt_state: Path | None = rare(
         "--adapt-state",
         type=click.Path(path_type=Path),
         metavar="FILE",
@@ -125,8 +123,8 @@ def command(
 ) -> None:
     """Continue a prompt with an experimental method.
 
-    The options are those of pyselfspec generate and some more. --draft and --controller take the
-    names that pyselfspec lab list shows, here and in pyselfspec generate.
+    Takes the options of generate and some more. In both commands, --draft and --controller take
+    the names that pyselfspec lab list shows.
 
     \b
     pyselfspec lab generate demo -p "Once upon a time" --draft jacobi

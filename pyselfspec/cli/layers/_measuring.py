@@ -23,9 +23,9 @@ from ...selection.searching import SearchResult
 from ...util import paths
 from ...util.progress import OnProgress
 from .._machine import DeviceOptions
-from .._options import MAX_TEXT, command_line, read_text
+from .._options import MAX_TEXT, command_line, read_text, results_option
 from .._progress import stages
-from .._types import FILE, Integer, Number, option
+from .._types import Integer, Number, option, rare
 
 R = TypeVar("R", ScanResult, SearchResult)
 
@@ -49,7 +49,7 @@ def objective_option(default: str) -> Any:
 
 
 def unit_option() -> Any:
-    return option(
+    return rare(
         "--unit",
         type=click.Choice([unit.value for unit in Unit]),
         default=Unit.BOTH.value,
@@ -59,7 +59,7 @@ def unit_option() -> Any:
 
 
 def share_option(default: float) -> Any:
-    return option(
+    return rare(
         "--share",
         type=Number(0, 1, min_open=True),
         default=default,
@@ -73,12 +73,12 @@ class MeasuringOptions(DeviceOptions):
 
     title: ClassVar[str] = "Text and results"
     chunks: int | None = option("--chunks", type=Integer(1), help=_chunks_help())
-    n_ctx: int | None = option(
+    n_ctx: int | None = rare(
         "--chunk-size",
         type=Integer(4),
         help=f"Number of tokens in a chunk; the second half is scored.  [default: {N_CHUNK}]",
     )
-    window: int = option(
+    window: int = rare(
         "--window",
         type=Integer(1),
         default=objectives.WINDOW,
@@ -90,19 +90,14 @@ class MeasuringOptions(DeviceOptions):
         help="File with the text to score on, - for stdin.  [default: text that the model "
         "generates]",
     )
-    seed: int = option(
+    seed: int = rare(
         "--seed",
         type=Integer(0),
         default=0,
         help="Seed of all random choices, including the text that the model generates.",
     )
-    out: Path | None = option(
-        "--out",
-        type=FILE,
-        help="File of results; if it exists, resume from it.  [default: in the user's data "
-        "folder, by model and text]",
-    )
-    cache_mib: int = option(
+    results: Path | None = results_option("in the user's data folder, by model and text")
+    cache_mib: int = rare(
         "--cache-mib",
         type=Integer(0),
         default=objectives.CACHE_BYTES // 2**20,
@@ -121,7 +116,7 @@ class MeasuringOptions(DeviceOptions):
             n_ctx=self.n_ctx,
             window=self.window,
             seed=self.seed,
-            out=self.out,
+            results=self.results,
             cache_bytes=self.cache_mib * 2**20,
             context=self.context_params(),
             command=command_line(),

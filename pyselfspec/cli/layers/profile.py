@@ -16,10 +16,9 @@ from ...masks import profiles
 from ...masks.profiles import Profile
 from ...runtime.model import Model
 from ...util import paths, records
-from ...util.files import replacing, require_no_model
+from ...util.files import replacing
 from .._model import complete_model, model_option, model_or_demo_argument
-from .._options import command_line, json_option, read_text
-from .._types import FILE
+from .._options import command_line, json_option, out_option, read_text
 
 
 @cloup.group(name="profile")
@@ -70,7 +69,7 @@ def show(model: str, as_json: bool) -> None:
     help="Format of the mask: mask (pyselfspec's own), skip-layers (Draft & Verify, SWIFT), "
     "attn-mlp (ccs96307/fast-llm-inference) or numbers (llama.cpp PR 3565).",
 )
-@cloup.option("--out", type=FILE, help="File to write; replaced if it exists.  [default: stdout]")
+@out_option("the mask", "stdout")
 def export(model: str, form: str, out: Path | None) -> None:
     """Print the mask of a model's profile, or write it to a file."""
     with Model(model) as loaded:
@@ -79,7 +78,6 @@ def export(model: str, form: str, out: Path | None) -> None:
     if out is None:
         click.echo(text)
         return
-    require_no_model(out)
     with replacing(out) as unfinished:
         unfinished.write_text(text + "\n", encoding="utf-8")
 

@@ -21,7 +21,7 @@ from ...util import records
 from .._help import ManyOptions
 from .._model import model_or_demo_argument
 from .._options import common_options, plot_option
-from .._types import Choice, Integer, Number, option, takes
+from .._types import Choice, Integer, Number, option, rare, takes
 from ._measuring import MeasuringOptions, Outcome, objective_option, share_option, unit_option
 
 
@@ -45,7 +45,7 @@ class Trials:
     objective: str = objective_option(scanning.OBJECTIVE)
     unit: str = unit_option()
     share: float = share_option(scanning.SHARE)
-    prune: int | None = option(
+    prune: int | None = rare(
         "--prune",
         type=Integer(0),
         help="For greedy and anti: number of units to drop from the candidates after each round, "
@@ -53,13 +53,13 @@ class Trials:
         f"[default: {Prune().share:.0%} of the candidates that the largest mask (see --share) does "
         "not need]",
     )
-    abort_ratio: float | None = option(
+    abort_ratio: float | None = rare(
         "--abort-ratio",
         type=Number(1, min_open=True),
         help="Stop scoring a mask whose perplexity after 3 chunks is this many times the full "
         "model's (30 in llama.cpp's PR 3565).  [default: stop once the mask cannot be the best]",
     )
-    exhaustive: bool = option(
+    exhaustive: bool = rare(
         "--exhaustive",
         is_flag=True,
         help="Score every candidate completely: no pruning, no early stop.",

@@ -22,7 +22,7 @@ from ...util.files import replacing
 from .._help import ManyOptions
 from .._model import model_or_demo_argument
 from .._options import common_options, plot_option, target
-from .._types import FILE, Choice, Integer, Number, of_value, option, takes
+from .._types import FILE, Choice, Integer, Number, of_value, option, rare, takes
 from ._measuring import MeasuringOptions, Outcome, objective_option, share_option, unit_option
 
 
@@ -39,7 +39,7 @@ class Trials:
         "try every early exit. optuna: use Optuna's samplers. For the others, see scan-layers.",
     )
     objective: str = objective_option(searching.OBJECTIVE)
-    max_cost: float = option(
+    max_cost: float = rare(
         "--max-cost",
         type=Number(0, 1, min_open=True),
         default=searching.MAX_COST,
@@ -58,7 +58,7 @@ class Trials:
     )
     unit: str = unit_option()
     share: float = share_option(SHARE)
-    storage: str | None = option(
+    storage: str | None = rare(
         "--storage",
         metavar="URL",
         help="With --strategy optuna: database of the study, like sqlite:///study.db; resumed if "

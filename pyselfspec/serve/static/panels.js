@@ -19,6 +19,7 @@ export function openSettings({conversation, draftHere, keep, server}) {
   draft.replaceChildren(...names.map((name) => h("option", {value: name}, said(name))));
   draft.value = draftHere(its.settings.draft) ?? PLAIN;
   for (const name of [...NUMBERS, "system"]) byId(name).value = its.settings[name] ?? "";
+  byId("temperature").value = its.settings.temperature ?? server.props.default_generation_settings?.params.temperature;
   byId("system-field").hidden = server.props.chat === false;
   byId("model-field").hidden = !server.models.length;
   byId("settings-model").replaceChildren(...server.models.map((name) => h("option", {}, name)));

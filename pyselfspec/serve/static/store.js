@@ -6,7 +6,7 @@ const CONVERSATION = `${PREFIX}conversation.`;
 // Settings of a conversation.
 const DEFAULTS = {
   draft: "auto",
-  temperature: 0.7,
+  temperature: null, // null: the server's
   max_tokens: null, // null: no limit but the server's
   seed: null, // null: random
   system: "",
