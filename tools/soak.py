@@ -314,7 +314,7 @@ async def soak(
 
 def jobs(names: Sequence[str | None], seed: int) -> list[Job]:
     makers = [Maker(random.Random(seed + i), name) for i, name in enumerate(names)]
-    found = [makers[i % len(makers)].job() for i in range(N_JOBS)]
+    found = [makers[i * len(makers) // N_JOBS].job() for i in range(N_JOBS)]
     return found + [makers[0].heavy() for _ in range(N_HEAVY)]
 
 

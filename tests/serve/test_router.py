@@ -80,6 +80,12 @@ def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterato
 
 def test_the_list_is_truthful(router: Router) -> None:
     assert set(router.status()) == {"first", "second", "third", "encoder"}
+    data = router.client.get(f"{router.url}/v1/models").json()["data"]
+    tags = router.client.get(f"{router.url}/api/tags").json()["models"]
+    for found in (data, tags):  # so that programs can tell what to chat with
+        said = {each.get("id") or each["name"]: each["capabilities"] for each in found}
+        assert said.pop("encoder") == ["embedding"]
+        assert set(map(tuple, said.values())) == {("completion",)}
     assert router.openai.models.retrieve("third").id == "third"
     with pytest.raises(openai.NotFoundError, match="first, second"):
         router.openai.completions.create(model="fourth", **ASK)
@@ -393,7 +399,7 @@ def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
 
 
 def listed_as(name: str, n_bytes: int) -> Listed:
-    return Listed(name, Path(name), n_bytes, FileCard("llama", "Q8_0", 10, n_bytes, 0.0))
+    return Listed(name, Path(name), n_bytes, FileCard("llama", "Q8_0", 10, n_bytes, 0.0, ()))
 
 
 class FakeProcess:

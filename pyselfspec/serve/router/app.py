@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
+from .. import model_card
 from ..endpoints import messages, ollama, ollama_request, stored_responses
 from ..endpoints.error_form import error_form
 from ..protocol.auth import require_host, require_key
@@ -125,9 +126,8 @@ class RouterApp:
         return json_response({"models": found})
 
     def _card(self, entry: Entry) -> dict[str, Any]:
-        card = {"id": entry.model.name, "object": "model", "created": self._created_at}
-        status = "loaded" if entry.is_loaded else "unloaded"
-        return card | {"owned_by": "pyselfspec", "status": {"value": status}}
+        card = model_card.card(entry.model.name, self._created_at, entry.model.file)
+        return card | {"status": {"value": "loaded" if entry.is_loaded else "unloaded"}}
 
     def _entry(self, name: object) -> Entry:
         """Return the model of a name, the first without one. Raises ApiError for an unknown one."""

@@ -20,7 +20,7 @@ export function openSettings({conversation, draftHere, keep, server}) {
   draft.value = draftHere(its.settings.draft) ?? PLAIN;
   for (const name of [...NUMBERS, "system"]) byId(name).value = its.settings[name] ?? "";
   byId("system-field").hidden = server.props.chat === false;
-  byId("model-field").hidden = !server.models.length;
+  byId("model-field").hidden = server.models.length < 2;
   byId("settings-model").replaceChildren(...server.models.map((name) => h("option", {}, name)));
   byId("settings-model").value = server.props.model;
   showTemperature();
