@@ -355,15 +355,18 @@ def test_a_stream_pings_while_its_model_is_loaded(path: str, monkeypatch: Any) -
 
 @pytest.mark.parametrize("path", WAITING)
 def test_an_error_after_pings_is_an_event(path: str, monkeypatch: Any) -> None:
-    said = b'{"error":"bad"}' if path == "/api/chat" else b'{"error":{"message":"bad"}}'
+    error = {"message": "bad", "param": "prompt", "code": "too_long"}
+    said = json.dumps({"error": "bad" if path == "/api/chat" else error})
     head = (
         f"HTTP/1.1 400 X\r\ncontent-type: application/json\r\ncontent-length: {len(said)}\r\n\r\n"
     )
-    for answer in (head.encode() + said, ApiError(503, "bad")):
+    bad = ApiError(400, "bad", param="prompt", code="too_long")
+    for answer in ((head + said).encode(), bad):
         event, ping = asyncio.run(_while_loading(path, answer, monkeypatch))
         body = json.loads(event.strip().splitlines()[-1].removeprefix("data: "))
-        error = body["error"]
-        assert (error if path == "/api/chat" else error["message"]) == "bad"
+        found = body["error"]
+        assert (found if path == "/api/chat" else found["message"]) == "bad"
+        assert path != "/v1/completions" or found | error == found
         assert ping == WAITING[path] and event.startswith("event: error\n") == ("messages" in path)
 
 
