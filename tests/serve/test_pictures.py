@@ -19,6 +19,7 @@ from tiny_mmproj import N_ROWS, write
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.runtime.projector import Projector
 from pyselfspec.serve.settings import Capacity
+from tools.models import tiny_gguf
 
 N_PREDICT = 24
 ASKED = "What is this? It is a picture. What is this? It is"
@@ -210,9 +211,18 @@ def test_pictures_that_are_refused(given: Any, words: str, served: Served) -> No
     assert "\n" not in found.json()["error"]["message"]
 
 
-def test_too_many_pictures_are_refused(served: Served) -> None:
-    found = served.post(CHAT, body(*[0] * 17))
-    assert found.status_code == 400 and "at most 16 images" in found.text
+def test_the_context_limits_how_many_pictures_there_are(tmp_path: Path) -> None:
+    n_ctx, n_most = 2048, 2048 // min(N_ROWS.values())
+    path = tiny_gguf.write(tmp_path / "toy.gguf", n_ctx=n_ctx)
+    capacity = Capacity(n_ctx=n_ctx, n_slots=1)
+    with Model(path) as model:
+        mmproj = write(tmp_path / "p.gguf", model.n_embd)
+        with running(model, capacity=capacity, mmproj=mmproj) as served:
+            assert answer(served, body(*range(20)))["usage"]["prompt_tokens"] < n_ctx
+            found = served.post(CHAT, body(*range(n_most)))
+            assert found.status_code == 400
+            assert found.json()["error"]["code"] == "context_length_exceeded"
+            assert len(served.service.projector._kept) < n_most, "those that do not fit are unread"
 
 
 def test_a_server_without_a_projector_says_so(demo: Model) -> None:
