@@ -184,7 +184,7 @@ def _options_of_all(argv: Sequence[str]) -> list[str]:
 
 def _end_with_parent() -> None:
     """End this process when the one that started it has ended, or has closed our stdin."""
-    while sys.stdin.buffer.read(1):
+    while os.read(sys.stdin.fileno(), 1):  # sys.stdin's own lock would abort Python's end
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 import gguf
@@ -56,8 +58,8 @@ class Router:
 
 @pytest.fixture(scope="module")
 def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterator[Router]:
-    """Three models of which about two fit."""
-    folder = tmp_path_factory.mktemp("models")
+    """Three models of which about two fit. Its log must have no fault, also when it ends."""
+    folder, log = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("log") / "log.txt"
     shutil.copy(demo_path, folder / "third.gguf")
     write_encoder(folder / "encoder.gguf", gguf.PoolingType.MEAN)
     (folder / "broken.gguf").write_bytes(b"GGUF")
@@ -68,7 +70,12 @@ def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterato
     command += ["--max-memory", str(2.5 * size / (1 << 30)), "--chat-template", "chatml"]
     command += ["--cors", ORIGIN]
     env = os.environ | {"PYSELFSPEC_API_KEY": KEY}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             said = json.loads(process.stdout.readline())
@@ -76,6 +83,8 @@ def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterato
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) in (0, -signal.SIGTERM, 143)
+    said = log.read_text()
+    assert "Traceback" not in said and "Fatal" not in said, said
 
 
 def test_the_list_is_truthful(router: Router) -> None:
@@ -183,6 +192,18 @@ def test_a_response_is_found_whichever_model_keeps_it(router: Router) -> None:
     with pytest.raises(openai.NotFoundError, match=f"no response '{made.id}' of"):
         router.openai.responses.input_items.list(made.id)
     assert router.openai.responses.input_tokens.count(input="Hello").input_tokens > 1
+
+
+def test_a_client_that_leaves_within_its_request(router: Router) -> None:
+    """The log must not have it as a fault, see the fixture."""
+    address = urlsplit(router.url)
+    assert address.hostname and address.port
+    with socket.create_connection((address.hostname, address.port)) as client:
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+        )
+        client.sendall(f"{head}Content-Length: 99\r\n\r\n{{".encode())
+    assert router.status()
 
 
 def test_an_empty_name_is_the_first_model(router: Router) -> None:

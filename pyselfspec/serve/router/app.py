@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -66,7 +66,8 @@ class RouterApp:
         )
         for kind in (ApiError, SelfSpecError, HTTPException, Exception):
             app.add_exception_handler(kind, on_error)
-        app.add_exception_handler(ClientGone, no_response)
+        for left in (ClientGone, ClientDisconnect):
+            app.add_exception_handler(left, no_response)
         app.add_middleware(BodyLimit, n_bytes=self.settings.n_bytes)
         allow_origins(app, self.settings.origins)
         return app
