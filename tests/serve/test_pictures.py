@@ -6,6 +6,8 @@ The oracle is a completion in a context of its own, on a prompt that is put toge
 from __future__ import annotations
 
 import base64
+import io
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,8 +48,12 @@ def part(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url_of(data)}}
 
 
-def body(*seeds: int, draft: str | None = "auto", **fields: Any) -> dict[str, Any]:
-    content = [*(part(png(seed)) for seed in seeds), {"type": "text", "text": ASKED}]
+def body(*seeds: int, **fields: Any) -> dict[str, Any]:
+    return asking(*map(png, seeds), **fields)
+
+
+def asking(*files: bytes, draft: str | None = "auto", **fields: Any) -> dict[str, Any]:
+    content = [*map(part, files), {"type": "text", "text": ASKED}]
     return {
         "messages": [{"role": "user", "content": content}],
         "max_tokens": N_PREDICT,
@@ -223,6 +229,20 @@ def test_the_context_limits_how_many_pictures_there_are(tmp_path: Path) -> None:
             assert found.status_code == 400
             assert found.json()["error"]["code"] == "context_length_exceeded"
             assert len(served.service.projector._kept) < n_most, "those that do not fit are unread"
+
+
+def test_webp_is_read_with_pillow(served: Served, wanted: dict[int, str], monkeypatch: Any) -> None:
+    """The answer is the one to the same pixels in a PNG file."""
+    image: Any = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    image.open(io.BytesIO(png(1))).save(made, "WEBP", lossless=True)
+    assert said(served, asking(made.getvalue())) == wanted[1]
+    cut = served.post(CHAT, asking(made.getvalue()[:-200]))
+    assert cut.status_code == 400 and "Pillow says" in cut.json()["error"]["message"]
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    refused = served.post(CHAT, asking(made.getvalue() + b"\0"))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].endswith("or send PNG, JPEG, GIF or BMP")
 
 
 def test_a_server_without_a_projector_says_so(demo: Model) -> None:
