@@ -391,6 +391,21 @@ def test_an_error_after_pings_is_an_event(path: str, monkeypatch: Any) -> None:
         assert ping == WAITING[path] and event.startswith("event: error\n") == ("messages" in path)
 
 
+def test_at_the_end_requests_do_not_wait_for_models() -> None:
+    async def check() -> None:
+        async def start(_model: Listed) -> FakeProcess:
+            pool.end()
+            return await asyncio.Future()
+
+        pool = Pool([listed_as("a", 1)], start, max_bytes=None, keep_s=None)
+        with pytest.raises(ApiError, match="the server is shutting down"):
+            async with pool.using("a", 1):
+                pass
+        assert pool.entries["a"].n_users == 0
+
+    asyncio.run(check())
+
+
 def test_a_model_is_loaded_even_if_its_client_leaves() -> None:
     async def check() -> None:
         async def start(_model: Listed) -> FakeProcess:
