@@ -1,5 +1,5 @@
-"""Measures the time to the first token of a long prompt: read anew, with another end, and kept in
-RAM or on disk.
+"""Measures the time to the first token of a long prompt whose last tokens changed, with the others
+in its slot, in RAM or on disk; beside that of adding as many tokens to a prompt.
 
     python tools/first_token.py MODEL [--threads N] [--rounds N]
 
@@ -69,8 +69,8 @@ def measure(model: str, n_threads: int, n_rounds: int) -> dict[str, list[tuple[f
         with tempfile.TemporaryDirectory() as folder:
             with serving(model, folder, n_threads) as address:
                 ask(address, tokens(rng, 40))
-                found["200 tokens alone"].append(ask(address, tokens(rng, N_CHANGED)))
-                found["4,000 tokens, new"].append(ask(address, start + end[0]))
+                found["3,800 tokens, new"].append(ask(address, start))
+                found["200 tokens more"].append(ask(address, start + end[0]))
                 found["another end, in its slot"].append(ask(address, start + end[1]))
                 ask(address, tokens(rng, N_PROMPT))  # takes the cells of the first
                 found["another end, from RAM"].append(ask(address, start + end[2]))

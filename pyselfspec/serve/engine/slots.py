@@ -18,6 +18,9 @@ from ...runtime.sequence_snapshot import can_save, restore_sequence, save_sequen
 from ..store.prefixes import Prefixes
 
 N_LOST = 64  # tokens; to read fewer again takes little time
+LOST_SHARE = (
+    1 / 8
+)  # of a sequence; for fewer, copying all of it takes as long as reading them again
 
 
 @dataclass(eq=False, slots=True)
@@ -66,7 +69,8 @@ class Slots:
         slot, is_continued = best, 2 * usable[best] >= best.seq.n_past > 0
         if not best.is_idle or (self._context.abilities.can_fork and not is_continued):
             slot = min(idle, key=lambda each: each.used_at)  # so that the best one is kept too
-        if slot.seq.n_past - usable[slot] >= N_LOST:
+        n_held = slot.seq.n_past
+        if n_held - usable[slot] >= max(N_LOST, LOST_SHARE * n_held):
             self._save(slot)
         can_restore = not adapters and all(map(is_text, prompt))
         is_restored = can_restore and self._restored(slot, idle, prompt, usable[best])
