@@ -198,7 +198,7 @@ class Engine(Closing):
         events = self._batch.run_pass()
         self.counts.n_passes += 1
         for generation, found in events:
-            self._settle(self._running[generation], found)
+            self._deliver(self._running[generation], found)
         for running in [each for each in self._running.values() if not each.has_read]:
             _emit(running.ticket, running.progress())
         for running in [each for each in self._running.values() if each.generation.ended]:
@@ -265,9 +265,9 @@ class Engine(Closing):
         _emit(ticket, Started())
         self._running[running.generation] = running
         for _, found in self._batch.join(running.generation):
-            self._settle(running, found)
+            self._deliver(running, found)
 
-    def _settle(self, running: RunningCompletion, found: Step | Exception | None) -> None:
+    def _deliver(self, running: RunningCompletion, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):
             now = time.monotonic()
             over = _over(running.ticket, now, self._is_cut(now))  # it stopped the pass
