@@ -6,7 +6,11 @@ refused or too large. At last the server gets SIGTERM in the middle of work. At 
 every answer was the one alone and every status the right one, how memory, files and threads went,
 how long the end took, and what the log has.
 
-Several models, each given as NAME=MODEL, are asked through the router.
+Several models, each given as NAME=MODEL, are asked through the router. With less memory than they
+take together, they are loaded and unloaded all the time:
+
+    python tools/models/tiny_gguf.py llama toy.gguf
+    python -m tools.soak demo=demo toy=toy.gguf -o --max-memory -o 0.024
 """
 
 from __future__ import annotations
@@ -153,11 +157,14 @@ class Crowd:
             self.seen.counts[chosen.__name__] += 1
 
     def check(self, i: int, way: str, answer: Answer) -> None:
-        if answer != self.alone[i]:
-            job = self.jobs[i]
+        job, (status, said) = self.jobs[i], self.alone[i]
+        allowed = [(status, said)]
+        if way != "whole" and "model" in job.body and "error" in said:
+            allowed.append((200, said))  # the stream began while the model was being loaded
+        if answer not in allowed:
             self.seen.wrong.append(
                 f"job {i}, {way}, {job.path} {json.dumps(job.body)[:1000]}:\n  {answer}\n  instead "
-                f"of {self.alone[i]}"
+                f"of {allowed[0]}"
             )
 
     def pick(self, *, stream: bool) -> int:
@@ -314,7 +321,7 @@ async def soak(
 
 def jobs(names: Sequence[str | None], seed: int) -> list[Job]:
     makers = [Maker(random.Random(seed + i), name) for i, name in enumerate(names)]
-    found = [makers[i % len(makers)].job() for i in range(N_JOBS)]
+    found = [makers[i * len(makers) // N_JOBS].job() for i in range(N_JOBS)]
     return found + [makers[0].heavy() for _ in range(N_HEAVY)]
 
 
@@ -346,7 +353,7 @@ def command(
             seconds = time.monotonic() - start
         said = log.read_text()
     seen = crowd.seen
-    if "Traceback" in said or "ERROR" in said:
+    if any(word in said for word in ("Traceback", "ERROR", "Fatal")):
         seen.wrong.append(f"the log:\n{said[-3000:]}")
     for name, usage in seen.usage.items():
         click.echo(f"{name}: {usage}")

@@ -154,7 +154,7 @@ class Maker:
             ("/v1/chat/completions", {"messages": self.said(), "max_tokens": -5}),
             ("/v1/messages", {"messages": [], "max_tokens": 5}),
             ("/v1/responses", {"input": 3}),
-            ("/api/chat", {"messages": [{"role": "nobody"}]}),
+            ("/api/chat", {"messages": [{"role": "nobody"}], "stream": False}),
         ]
         return Job(*self.rng.choice(more), can_stream=False, is_bad=True)
 
@@ -186,8 +186,8 @@ def told(events: Iterable[Json]) -> dict[str, str]:
 
 def _pieces(event: Json) -> Iterator[tuple[str, str]]:
     kind = str(event.get("type") or event.get("object") or "")
-    if event.get("error"):
-        yield "error", json.dumps(event["error"])
+    if error := event.get("error") or (event if kind == "error" else None):
+        yield "error", error if isinstance(error, str) else error["message"]
     elif "choices" in event:
         for choice in event["choices"]:
             yield from _of_choice(choice)

@@ -18,6 +18,7 @@ from ..serve.settings import (
     GRACE_S,
     HOST,
     N_BYTES,
+    N_BYTES_PICTURES,
     N_QUEUE,
     N_SLOTS,
     PORT,
@@ -89,11 +90,11 @@ class ServerOptions:
         default=TIMEOUT_S,
         help="Longest time of a request in seconds, including the wait for a slot.",
     )
-    max_body: float = rare(
+    max_body: float | None = rare(
         "--max-body",
         type=Number(0, MIB_MAX, min_open=True),
-        default=N_BYTES / MIB,
-        help="Largest size of a request in MiB.",
+        help=f"Largest size of a request in MiB.  [default: {N_BYTES // MIB}, with --mmproj "
+        f"{N_BYTES_PICTURES // MIB}]",
     )
     api_key_file: Path | None = option(
         "--api-key-file",
@@ -191,12 +192,13 @@ class ServerOptions:
                 raise ArgumentError(
                     f"{path} is empty: write an API key into it, or several, one a line"
                 )
+        n_bytes = N_BYTES if self.mmproj is None else N_BYTES_PICTURES
         return Settings(
             name=name,
             keys=keys,
             origins=self.cors,
             timeout_s=self.timeout,
-            n_bytes=round(self.max_body * MIB),
+            n_bytes=n_bytes if self.max_body is None else round(self.max_body * MIB),
             sampling=sampling,
         )
 

@@ -18,7 +18,7 @@ import cloup
 from .. import hub
 from ..errors import ArgumentError
 from ..runtime.context import Context
-from ..runtime.embedding import is_embedder
+from ..runtime.embedding import pooling_of
 from ..runtime.ffi import load
 from ..runtime.sampling import SamplingParams
 from ..speculate.batching import warning_of
@@ -97,7 +97,7 @@ def _serve_one(
         settings = replace(settings, name=options.alias or named)
         capacity = options.capacity(machine.n_ctx(loaded, options.slots))
         opened: AbstractContextManager[Any]
-        if options.pooling is not None or is_embedder(loaded):
+        if (options.pooling or pooling_of(loaded.file)) is not None:
             opened = server.open_embedding_service(
                 loaded,
                 settings,
@@ -152,7 +152,7 @@ def _serve_several(options: ServerOptions, n_ctx: int | None, *, as_json: bool) 
 
     most, free = options.max_memory, memory.available()
     settings = options.settings("", SamplingParams())
-    found = listed(options.models, options.models_dir, n_ctx, options.slots)
+    found = listed(options.models, options.models_dir, n_ctx, options.slots, options.pooling)
     settings = replace(settings, name=found[0].name)
     with server.open_listener(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
@@ -193,7 +193,7 @@ def _options_of_all(argv: Sequence[str]) -> list[str]:
 
 def _end_with_parent() -> None:
     """End this process when the one that started it has ended, or has closed our stdin."""
-    while sys.stdin.buffer.read(1):
+    while os.read(sys.stdin.fileno(), 1):  # sys.stdin's own lock would abort Python's end
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentError, DecodeError, UnsupportedError
 from ..gguf import file as gguf_file
+from ..gguf.file import GgufFile
 from ..gguf.header import read_header
 from ..util import memory as system_memory
 from ..util.closable import Closing
@@ -32,14 +33,12 @@ FROM_FILE = -1
 PAIR_TEMPLATE = b"rerank"  # name of the chat template for pairs
 
 
-def is_embedder(model: Model) -> bool:
-    """Return whether a model was made for embeddings: by its architecture, or by the pooling that
-    its file names."""
-    file = model.file
-    if gguf_file.embedder(file.architecture):
-        return True
-    pooling = read_header(file.path).metadata.get(f"{file.architecture}.pooling_type")
-    return isinstance(pooling, int) and pooling > POOLING["none"]
+def pooling_of(file: GgufFile) -> str | None:
+    """Return the pooling of a model that was made for embeddings: by its architecture, or by the
+    pooling that its file names. None for a model that generates text."""
+    number = read_header(file.path).metadata.get(f"{file.architecture}.pooling_type")
+    named = next((name for name, n in POOLING.items() if n == number), "none")
+    return named if named != "none" or gguf_file.embedder(file.architecture) else None
 
 
 def _require_one_state(model: Model) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
 from ..gguf import projector as projector_file
 from ..util.closable import Closing
-from ..util.image_size import FORMATS, PNG, size_of
+from ..util.image_size import FORMATS, PNG, is_webp, size_of
 from ..util.machine import usable_cores
 from ..util.png_size import unpacks_as_stated
+from ..util.webp import as_bmp
 from .context_options import N_THREADS_MAX, require_range
 from .ffi import pictures as ffi
 from .ffi.load import require_not_forked
@@ -108,7 +109,8 @@ class Projector(Closing):
     def _read(self, data: bytes) -> Picture:
         tokens: list[int] = []
         rows = []
-        for i, chunk in enumerate(ffi.read_picture(self._handle, data, self.model.n_embd)):
+        file = as_bmp(data) if is_webp(data) else data
+        for i, chunk in enumerate(ffi.read_picture(self._handle, file, self.model.n_embd)):
             if chunk.states is None:
                 tokens += chunk.tokens
                 continue

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from .. import __version__
 from ..gguf.file import GgufFile
+from ..runtime.embedding import RANK
 from ..runtime.model import Model
 from ..util import build
 
@@ -14,22 +15,31 @@ from ..util import build
 @dataclass(frozen=True, slots=True)
 class FileCard:
     """A model file, as lists of models describe it. changed_at: seconds since 1970, 0 for a
-    file that has been removed."""
+    file that has been removed. capabilities: in Ollama's words."""
 
     architecture: str
     file_type: str
     n_params: int
     n_bytes: int
     changed_at: float
+    capabilities: tuple[str, ...]
 
     @classmethod
-    def of(cls, file: GgufFile) -> Self:
-        """Describe a checked file."""
+    def of(cls, file: GgufFile, pooling: str | None) -> Self:
+        """Describe a checked file. pooling: with which it is served, None for one that generates
+        text."""
         try:
             changed_at = file.path.stat().st_mtime
         except OSError:
             changed_at = 0.0
-        return cls(file.architecture, file.file_type, file.n_params, file.n_bytes, changed_at)
+        return cls(
+            architecture=file.architecture,
+            file_type=file.file_type,
+            n_params=file.n_params,
+            n_bytes=file.n_bytes,
+            changed_at=changed_at,
+            capabilities=capabilities(pooling),
+        )
 
     @property
     def params_text(self) -> str:
@@ -38,9 +48,23 @@ class FileCard:
         return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M"
 
 
-def card(name: str, created_at: int) -> dict[str, Any]:
+def capabilities(pooling: str | None) -> tuple[str, ...]:
+    """Return what a model is for, in Ollama's words, which have none for scores. pooling: with
+    which it is served, None for one that generates text."""
+    if pooling is None:
+        return ("completion",)
+    return () if pooling == RANK else ("embedding",)
+
+
+def card(name: str, created_at: int, file: FileCard) -> dict[str, Any]:
     """Return the entry of a model in OpenAI's list of models. created_at: seconds since 1970."""
-    return {"id": name, "object": "model", "created": created_at, "owned_by": "pyselfspec"}
+    return {
+        "id": name,
+        "object": "model",
+        "created": created_at,
+        "owned_by": "pyselfspec",
+        "capabilities": file.capabilities,
+    }
 
 
 def facts(model: Model) -> dict[str, Any]:

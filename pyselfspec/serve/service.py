@@ -24,6 +24,7 @@ from .drafter_labels import corpus_of, describe_sources
 from .engine.engine import Engine
 from .engine.jobs import Job
 from .metrics import Metrics
+from .model_card import FileCard
 from .protocol.errors import ApiError, unsupported
 from .protocol.events import JobEvents
 from .protocol.request_options import RequestReader, draft_label
@@ -110,7 +111,11 @@ class Service:
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
-        return model_card.card(self.settings.name, self._created_at)
+        return model_card.card(self.settings.name, self._created_at, self.file_card())
+
+    def file_card(self) -> FileCard:
+        """Return the description of the model's file."""
+        return FileCard.of(self.model.file, None)
 
     def props(self) -> dict[str, Any]:
         """Return a description of model and server, for GET /props."""

@@ -14,6 +14,7 @@ N_SLOTS = 4
 N_QUEUE = 64
 TIMEOUT_S = 600.0
 N_BYTES = 4 << 20
+N_BYTES_PICTURES = 16 << 20  # with a projector; a picture of a camera has a few MB
 CACHE_BYTES = 1 << 30
 GRACE_S = 10.0  # in which completions may finish at shutdown
 

@@ -6,7 +6,7 @@ may hold more than their size says, see png_size.py.
 
 from __future__ import annotations
 
-FORMATS = "PNG, JPEG, GIF or BMP"
+FORMATS = "PNG, JPEG, GIF or BMP"  # which need no other library, see webp.py
 PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 # JPEG: markers of frames, which hold the size; 0xC4, 0xC8 and 0xCC are others
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -23,7 +23,32 @@ def size_of(data: bytes) -> tuple[int, int] | None:
         sides = (int.from_bytes(data[at : at + 4], "little", signed=True) for at in (18, 22))
         width, height = map(abs, sides)
         return width, height
+    if is_webp(data):
+        return _webp(data)
     return _jpeg(data) if data.startswith(b"\xff\xd8") else None
+
+
+def is_webp(data: bytes) -> bool:
+    """Return whether a file begins as WebP files do."""
+    return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
+
+
+def _webp(data: bytes) -> tuple[int, int] | None:
+    if len(data) < 30:
+        return None
+    match data[12:16]:
+        case b"VP8X":
+            width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+        case b"VP8L":
+            bits = int.from_bytes(data[21:25], "little")
+            width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8 ":
+            width, height = (
+                int.from_bytes(data[at : at + 2], "little") & 0x3FFF for at in (26, 28)
+            )
+        case _:
+            return None
+    return width, height
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:

@@ -64,6 +64,7 @@ class PageServer:
     breaks_off: bool = False  # after the first step of an answer
     works: tuple[str, ...] = ("ngram", "layer-skip")  # drafters
     models: tuple[str, ...] = ("toy-12b",)
+    encoders: tuple[str, ...] = ()  # models of embeddings, listed before the others
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # bodies, oldest first
     left: threading.Event = field(default_factory=threading.Event)  # a client went away
@@ -73,6 +74,7 @@ class PageServer:
         """Restore the initial state, for the next test."""
         self.needs_key = self.plain_differs = self.slow_props = self.breaks_off = False
         self.works, self.models = ("ngram", "layer-skip"), ("toy-12b",)
+        self.encoders = ()
         self.chat_template, self.reads_pictures = True, False
         self.asked.clear()
         self.left.clear()
@@ -84,7 +86,8 @@ class PageServer:
         return Starlette(routes=[*known, *answers, Mount("/", Page())])
 
     async def list(self, request: Request) -> Response:
-        data = [{"id": name} for name in self.models]
+        data = [{"id": name, "capabilities": ["embedding"]} for name in self.encoders]
+        data += [{"id": name, "capabilities": ["completion"]} for name in self.models]
         return self.refused(request) or JSONResponse({"data": data})
 
     def refused(self, request: Request) -> Response | None:

@@ -10,12 +10,16 @@ import pytest
 from pyselfspec.util.image_size import size_of
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP"])
+@pytest.mark.parametrize(
+    "kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "WEBP lossless", "WEBP RGBA"]
+)
 @pytest.mark.parametrize("size", [(1, 1), (640, 3), (17, 1000)])
 def test_sizes_are_those_that_pillow_wrote(kind: str, size: tuple[int, int]) -> None:
     image: Any = pytest.importorskip("PIL.Image")
     made = io.BytesIO()
-    image.new("RGB", size).save(made, kind)
+    kind, _, variant = kind.partition(" ")
+    shown = image.new("RGBA" if variant == "RGBA" else "RGB", size)
+    shown.save(made, kind, lossless=variant == "lossless")
     assert size_of(made.getvalue()) == size
 
 
@@ -30,6 +34,7 @@ def test_a_progressive_jpeg_with_comments() -> None:
 def test_other_and_short_files_have_no_size(n: int) -> None:
     assert size_of(b"hello, world"[:n]) is None
     assert size_of((b"\xff\xd8" + bytes(range(256)))[:n]) is None
+    assert size_of((b"RIFF1234WEBPABCD" + bytes(range(256)))[:n]) is None
 
 
 def test_a_png_begins_with_its_size() -> None:

@@ -19,7 +19,7 @@ from tiny_encoder import CLS, SEP, Weights, ids_of, rows_of, score_of, write_enc
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError, DecodeError, UnsupportedError
-from pyselfspec.runtime.embedding import EmbeddingContext, is_embedder
+from pyselfspec.runtime.embedding import EmbeddingContext, pooling_of
 from pyselfspec.serve.endpoints.embeddings import N_INPUTS
 from pyselfspec.serve.settings import Capacity
 
@@ -64,7 +64,7 @@ def test_rows_are_pooled(pooling: str, tmp_path: Path) -> None:
     kind = gguf.PoolingType[pooling.upper()]
     weights = write_encoder(tmp_path / "encoder.gguf", kind)
     with Model(tmp_path / "encoder.gguf") as model, EmbeddingContext(model, n_threads=1) as made:
-        assert is_embedder(model) and made.pooling == pooling
+        assert pooling_of(model.file) == made.pooling == pooling
         for text in TEXTS:
             assert model.tokenize(text) == ids_of(text)
             want = pooled(rows_of(weights, ids_of(text)), pooling)
@@ -182,7 +182,8 @@ def test_each_model_keeps_to_its_endpoints(encoder: Encoder, ranker: Encoder, de
 
 def test_other_routes(encoder: Encoder) -> None:
     client = encoder.served.openai()
-    assert [each.id for each in client.models.list()] == ["demo"]
+    [listed] = client.models.list()
+    assert listed.to_dict()["capabilities"] == ["embedding"]
     props = encoder.served.client.get(f"{encoder.served.url}/props").json()
     assert props["pooling"] == "mean" and props["n_values"] == 64
     tokens = encoder.served.post("/tokenize", {"content": "a dog", "add_special": True}).json()

@@ -142,9 +142,9 @@ def fields_of(params: Any) -> set[str]:
 
 REFUSED: list[tuple[str, Any, Any]] = [
     ("mirostat", 2, 0), ("adaptive_target", 0.5, -1), ("repetition_penalty", 1.1, 1),
-    ("min_tokens", 5, 0), ("samplers", ["top_k"], [*SAMPLERS, "infill"]),
-    ("n_probs", 3, 0), ("stop_token_ids", [5], []), ("guided_json", {"type": "object"}, None),
-    ("use_beam_search", True, False), ("t_max_predict_ms", 5, -1), ("n_cmpl", 2, 1),
+    ("min_tokens", 5, 0), ("n_indent", 4, 0), ("n_probs", 3, 0), ("stop_token_ids", [5], []),
+    ("guided_json", {"type": "object"}, None), ("use_beam_search", True, False),
+    ("t_max_predict_ms", 5, -1), ("n_cmpl", 2, 1),
 ]  # fmt: skip
 
 
@@ -158,6 +158,18 @@ def test_what_would_act_is_refused_by_name(
         assert refused.status_code == 400 and error["param"] == name, error
         assert error["message"].startswith(f"{name} is not supported; leave it out, or give ")
         assert served.post(path, body | {name: rests, "max_tokens": 1}).status_code == 200
+
+
+def test_samplers_that_a_list_leaves_out_are_off(served: Served) -> None:
+    asked = PROMPT | {"temperature": 1.5}
+    some = asked | {"samplers": ["top_k", "temperature", "infill"], "repeat_penalty": 3}
+    same = asked | {"top_p": 1, "min_p": 0}
+    assert text_of(served, COMPLETIONS, some) == text_of(served, COMPLETIONS, same)
+    assert text_of(served, COMPLETIONS, same) != text_of(served, COMPLETIONS, asked)
+    everything = asked | {"samplers": list(SAMPLERS)}
+    assert text_of(served, COMPLETIONS, everything) == text_of(served, COMPLETIONS, asked)
+    refused = served.post(COMPLETIONS, asked | {"samplers": ["top_p", "top_k"]})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "samplers"
 
 
 def test_chats_refuse_more_by_name(served: Served) -> None:

@@ -931,7 +931,6 @@ def test_what_is_shown_is_not_read_out_again(window):
 def test_one_of_several_models_can_be_chosen(window, server):
     page = window.page
     window.say("Tell me")
-    assert "model" not in server.asked[-1]
     page.get_by_role("button", name="Settings").click()
     expect(page.get_by_label("Model", exact=True)).to_be_hidden()
     page.keyboard.press("Escape")
@@ -947,6 +946,17 @@ def test_one_of_several_models_can_be_chosen(window, server):
     assert server.asked[-1]["model"] == "large & slow"
     page.reload()
     expect(page.get_by_role("heading", name="large & slow")).to_be_visible()
+
+
+def test_models_that_write_no_text_are_not_offered(window, server):
+    page = window.page
+    server.encoders = ("bert",)
+    page.reload()
+    window.say("Tell me")
+    assert server.asked[-1]["model"] == "toy-12b"
+    server.models = ()
+    page.reload()
+    expect(page.get_by_text("This server has no model that generates text.")).to_be_visible()
 
 
 SLOWS_DOWN = """(name) => {

@@ -6,6 +6,8 @@ The oracle is a completion in a context of its own, on a prompt that is put toge
 from __future__ import annotations
 
 import base64
+import io
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +21,7 @@ from tiny_mmproj import N_ROWS, write
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.runtime.projector import Projector
 from pyselfspec.serve.settings import Capacity
+from tools.models import tiny_gguf
 
 N_PREDICT = 24
 ASKED = "What is this? It is a picture. What is this? It is"
@@ -45,8 +48,12 @@ def part(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url_of(data)}}
 
 
-def body(*seeds: int, draft: str | None = "auto", **fields: Any) -> dict[str, Any]:
-    content = [*(part(png(seed)) for seed in seeds), {"type": "text", "text": ASKED}]
+def body(*seeds: int, **fields: Any) -> dict[str, Any]:
+    return asking(*map(png, seeds), **fields)
+
+
+def asking(*files: bytes, draft: str | None = "auto", **fields: Any) -> dict[str, Any]:
+    content = [*map(part, files), {"type": "text", "text": ASKED}]
     return {
         "messages": [{"role": "user", "content": content}],
         "max_tokens": N_PREDICT,
@@ -210,9 +217,32 @@ def test_pictures_that_are_refused(given: Any, words: str, served: Served) -> No
     assert "\n" not in found.json()["error"]["message"]
 
 
-def test_too_many_pictures_are_refused(served: Served) -> None:
-    found = served.post(CHAT, body(*[0] * 17))
-    assert found.status_code == 400 and "at most 16 images" in found.text
+def test_the_context_limits_how_many_pictures_there_are(tmp_path: Path) -> None:
+    n_ctx, n_most = 2048, 2048 // min(N_ROWS.values())
+    path = tiny_gguf.write(tmp_path / "toy.gguf", n_ctx=n_ctx)
+    capacity = Capacity(n_ctx=n_ctx, n_slots=1)
+    with Model(path) as model:
+        mmproj = write(tmp_path / "p.gguf", model.n_embd)
+        with running(model, capacity=capacity, mmproj=mmproj) as served:
+            assert answer(served, body(*range(20)))["usage"]["prompt_tokens"] < n_ctx
+            found = served.post(CHAT, body(*range(n_most)))
+            assert found.status_code == 400
+            assert found.json()["error"]["code"] == "context_length_exceeded"
+            assert len(served.service.projector._kept) < n_most, "those that do not fit are unread"
+
+
+def test_webp_is_read_with_pillow(served: Served, wanted: dict[int, str], monkeypatch: Any) -> None:
+    """The answer is the one to the same pixels in a PNG file."""
+    image: Any = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    image.open(io.BytesIO(png(1))).save(made, "WEBP", lossless=True)
+    assert said(served, asking(made.getvalue())) == wanted[1]
+    cut = served.post(CHAT, asking(made.getvalue()[:-200]))
+    assert cut.status_code == 400 and "Pillow says" in cut.json()["error"]["message"]
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    refused = served.post(CHAT, asking(made.getvalue() + b"\0"))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].endswith("or send PNG, JPEG, GIF or BMP")
 
 
 def test_a_server_without_a_projector_says_so(demo: Model) -> None:

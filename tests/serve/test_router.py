@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 import gguf
@@ -56,8 +58,8 @@ class Router:
 
 @pytest.fixture(scope="module")
 def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterator[Router]:
-    """Three models of which about two fit."""
-    folder = tmp_path_factory.mktemp("models")
+    """Three models of which about two fit. Its log must have no fault, also when it ends."""
+    folder, log = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("log") / "log.txt"
     shutil.copy(demo_path, folder / "third.gguf")
     write_encoder(folder / "encoder.gguf", gguf.PoolingType.MEAN)
     (folder / "broken.gguf").write_bytes(b"GGUF")
@@ -68,7 +70,6 @@ def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterato
     command += ["--max-memory", str(2.5 * size / (1 << 30)), "--chat-template", "chatml"]
     command += ["--cors", ORIGIN]
     env = os.environ | {"PYSELFSPEC_API_KEY": KEY}
-    log = folder.with_name("log.txt")
     with (
         log.open("w") as stderr,
         subprocess.Popen(
@@ -83,10 +84,18 @@ def router(tmp_path_factory: pytest.TempPathFactory, demo_path: Path) -> Iterato
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) in (0, -signal.SIGTERM, 143)
+    said = log.read_text()
+    assert "Traceback" not in said and "Fatal" not in said, said
 
 
 def test_the_list_is_truthful(router: Router) -> None:
     assert set(router.status()) == {"first", "second", "third", "encoder"}
+    data = router.client.get(f"{router.url}/v1/models").json()["data"]
+    tags = router.client.get(f"{router.url}/api/tags").json()["models"]
+    for found in (data, tags):  # so that programs can tell what to chat with
+        said = {each.get("id") or each["name"]: each["capabilities"] for each in found}
+        assert said.pop("encoder") == ["embedding"]
+        assert set(map(tuple, said.values())) == {("completion",)}
     assert router.openai.models.retrieve("third").id == "third"
     with pytest.raises(openai.NotFoundError, match="first, second"):
         router.openai.completions.create(model="fourth", **ASK)
@@ -184,6 +193,18 @@ def test_a_response_is_found_whichever_model_keeps_it(router: Router) -> None:
     with pytest.raises(openai.NotFoundError, match=f"no response '{made.id}' of"):
         router.openai.responses.input_items.list(made.id)
     assert router.openai.responses.input_tokens.count(input="Hello").input_tokens > 1
+
+
+def test_a_client_that_leaves_within_its_request(router: Router) -> None:
+    """The log must not have it as a fault, see the fixture."""
+    address = urlsplit(router.url)
+    assert address.hostname and address.port
+    with socket.create_connection((address.hostname, address.port)) as client:
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+        )
+        client.sendall(f"{head}Content-Length: 99\r\n\r\n{{".encode())
+    assert router.status()
 
 
 def test_an_empty_name_is_the_first_model(router: Router) -> None:
@@ -356,16 +377,34 @@ def test_a_stream_pings_while_its_model_is_loaded(path: str, monkeypatch: Any) -
 
 @pytest.mark.parametrize("path", WAITING)
 def test_an_error_after_pings_is_an_event(path: str, monkeypatch: Any) -> None:
-    said = b'{"error":"bad"}' if path == "/api/chat" else b'{"error":{"message":"bad"}}'
+    error = {"message": "bad", "param": "prompt", "code": "too_long"}
+    said = json.dumps({"error": "bad" if path == "/api/chat" else error})
     head = (
         f"HTTP/1.1 400 X\r\ncontent-type: application/json\r\ncontent-length: {len(said)}\r\n\r\n"
     )
-    for answer in (head.encode() + said, ApiError(503, "bad")):
+    bad = ApiError(400, "bad", param="prompt", code="too_long")
+    for answer in ((head + said).encode(), bad):
         event, ping = asyncio.run(_while_loading(path, answer, monkeypatch))
         body = json.loads(event.strip().splitlines()[-1].removeprefix("data: "))
-        error = body["error"]
-        assert (error if path == "/api/chat" else error["message"]) == "bad"
+        found = body["error"]
+        assert (found if path == "/api/chat" else found["message"]) == "bad"
+        assert path != "/v1/completions" or found | error == found
         assert ping == WAITING[path] and event.startswith("event: error\n") == ("messages" in path)
+
+
+def test_at_the_end_requests_do_not_wait_for_models() -> None:
+    async def check() -> None:
+        async def start(_model: Listed) -> FakeProcess:
+            pool.end()
+            return await asyncio.Future()
+
+        pool = Pool([listed_as("a", 1)], start, max_bytes=None, keep_s=None)
+        with pytest.raises(ApiError, match="the server is shutting down"):
+            async with pool.using("a", 1):
+                pass
+        assert pool.entries["a"].n_users == 0
+
+    asyncio.run(check())
 
 
 def test_a_model_is_loaded_even_if_its_client_leaves() -> None:
@@ -400,7 +439,7 @@ def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
 
 
 def listed_as(name: str, n_bytes: int) -> Listed:
-    return Listed(name, Path(name), n_bytes, FileCard("llama", "Q8_0", 10, n_bytes, 0.0))
+    return Listed(name, Path(name), n_bytes, FileCard("llama", "Q8_0", 10, n_bytes, 0.0, ()))
 
 
 class FakeProcess:

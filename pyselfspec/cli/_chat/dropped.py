@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp")
 _WORD = re.compile(r"""(?<!\S)(?:'([^'\n]+)'|"([^"\n]+)"|((?:\\.|[^\s\\])+))""")
 
 

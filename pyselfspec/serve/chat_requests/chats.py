@@ -122,7 +122,7 @@ def chat_tokens(
     messages, tools = _messages(template, body, use)
     variables = _variables(body)
     avoid = (template.all_sources, tools, variables)
-    messages, taken = TakenPictures.of(service.projector, messages, avoid)
+    messages, taken = TakenPictures.of(service.projector, service.requests, messages, avoid)
     begun = _begun(messages) if body.continues else ""
     tokens = template.tokens(
         messages[:-1] if begun else messages,

@@ -12,9 +12,9 @@ from ...runtime.pictures import Picture
 from ...runtime.projector import Projector
 from ...templates.special_token_guard import Guard, texts_in
 from ..protocol.errors import ApiError, unsupported
+from ..protocol.request_options import RequestReader
 
 IMAGE = "image_url"
-N_PICTURES = 16  # of a request
 MARKER = "<__media__>"  # what a displayed prompt has in place of an image, as llama-server's
 UNREAD = "[an image, which this server cannot read]"
 
@@ -24,6 +24,7 @@ class TakenPictures:
     """The images of a request. pictures: by placeholder, a character that no message has."""
 
     projector: Projector | None
+    requests: RequestReader
     guard: Guard
     pictures: dict[str, Picture] = field(default_factory=dict)
 
@@ -31,12 +32,14 @@ class TakenPictures:
     def of(
         cls,
         projector: Projector | None,
+        requests: RequestReader,
         messages: Sequence[Mapping[str, Any]],
         avoid: Sequence[Any],
     ) -> tuple[list[dict[str, Any]], TakenPictures]:
         """Return the messages with placeholders, and the images. avoid: other texts of the
-        prompt. Raises ApiError without a projector, and for images that cannot be read."""
-        taken = cls(projector, Guard(texts_in([*messages, *avoid])))
+        prompt. Raises ApiError without a projector, for images that cannot be read, and for more
+        than the context holds."""
+        taken = cls(projector, requests, Guard(texts_in([*messages, *avoid])))
         return [taken.without(each, f"messages[{i}]") for i, each in enumerate(messages)], taken
 
     def without(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -67,10 +70,11 @@ class TakenPictures:
                 "this server reads no images; start it with --mmproj and the projector file of "
                 "the model",
             )
-        if len(self.pictures) >= N_PICTURES:
-            raise ApiError(400, f"a request has at most {N_PICTURES} images", param=where)
         placeholder = self.guard.new_placeholder()
         self.pictures[placeholder] = self.projector.read(_bytes_of(part.get(IMAGE), where))
+        n_tokens = sum(len(picture.tokens) for picture in self.pictures.values())
+        if n_tokens >= self.requests.n_ctx:  # before more are read in vain
+            raise self.requests.too_long(f"at least {n_tokens}")
         return placeholder
 
 

@@ -10,6 +10,7 @@ from ...runtime.embedding import RANK
 from ...runtime.model import Model
 from .. import model_card
 from ..metrics import Metrics
+from ..model_card import FileCard
 from ..protocol.errors import ApiError, unsupported
 from ..settings import Settings
 from .embedding_engine import EmbeddingEngine
@@ -72,7 +73,11 @@ class EmbeddingService:
 
     def card(self) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
-        return model_card.card(self.settings.name, self._created_at)
+        return model_card.card(self.settings.name, self._created_at, self.file_card())
+
+    def file_card(self) -> FileCard:
+        """Return the description of the model's file."""
+        return FileCard.of(self.model.file, self.engine.context.pooling)
 
     def props(self) -> dict[str, Any]:
         """Return a description of model and server, for GET /props."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -22,6 +23,7 @@ ROUTER = router()
 
 N_PREDICT = 128  # tokens of an answer, if a request has no limit
 N_FILES = 1024
+N_FIELDS = 64
 
 
 class ExtraFile(BaseModel):
@@ -32,18 +34,23 @@ class ExtraFile(BaseModel):
 
 
 class InfillRequest(TextRequest):
-    """POST /infill. prompt: text after input_prefix, at the cursor. n_predict: -1 is N_PREDICT."""
+    """POST /infill. prompt: text after input_prefix, at the cursor. n_predict: -1 is N_PREDICT.
+    response_fields: see InfillWriter. IGNORED: editors send them, for shorter answers."""
+
+    IGNORED: ClassVar[tuple[str, ...]] = ("n_indent", "t_max_predict_ms")
 
     input_prefix: str
     input_suffix: str
     input_extra: list[ExtraFile] = Field(default=[], max_length=N_FILES)
     prompt: str = ""
+    response_fields: list[str] | None = Field(None, max_length=N_FIELDS)
 
 
 class PlainRequest(TextRequest):
-    """POST /completion. prompt: text, or token ids."""
+    """POST /completion. prompt: text, or token ids. response_fields: see InfillWriter."""
 
     prompt: str | list[int]
+    response_fields: list[str] | None = Field(None, max_length=N_FIELDS)
 
 
 @ROUTER.post("/completions", include_in_schema=False)
@@ -53,8 +60,13 @@ async def post_completion(service: Writing, body: PlainRequest, request: Request
     given = {name: getattr(body, name) for name in PlainRequest.model_fields}
     asked = CompletionRequest.model_construct(**given | {"n": 1})
     [prompt], jobs = await open_completions(service, asked, None)
-    n_ctx = service.requests.n_ctx
-    writer = InfillWriter(service.settings.name, len(prompt), n_ctx, stream=body.stream)
+    writer = InfillWriter(
+        service.settings.name,
+        len(prompt),
+        service.requests.n_ctx,
+        fields=body.response_fields,
+        stream=body.stream,
+    )
     return await respond(service, request, jobs, writer)
 
 
@@ -84,22 +96,40 @@ async def post_infill(service: Writing, body: InfillRequest, request: Request) -
         stop=body.stops,
         shows_progress=body.shows_progress,
     )
-    writer = InfillWriter(service.settings.name, len(prompt), reader.n_ctx, stream=body.stream)
+    writer = InfillWriter(
+        service.settings.name,
+        len(prompt),
+        reader.n_ctx,
+        fields=body.response_fields,
+        stream=body.stream,
+    )
     return await respond(service, request, [job], writer)
 
 
 class InfillWriter(ResponseWriter):
-    """Writes an answer. name: of the model. n_prompt: tokens of the prompt."""
+    """Writes an answer. name: of the model. n_prompt: tokens of the prompt. fields: those that a
+    whole answer has, by paths such as timings/prompt_n, which are their names too; None for all."""
 
-    def __init__(self, name: str, n_prompt: int, n_ctx: int, *, stream: bool) -> None:
+    def __init__(
+        self, name: str, n_prompt: int, n_ctx: int, *, fields: Sequence[str] | None, stream: bool
+    ) -> None:
         super().__init__(stream=stream)
         self._name = name
         self._n_prompt = n_prompt
         self._n_ctx = n_ctx
+        self._fields = fields
 
     def whole(self, answers: Sequence[Answer]) -> Json:
         [answer] = answers
-        return {"content": answer.text} | self._end(answer.finished)
+        found: Json = {"content": answer.text} | self._end(answer.finished)
+        if not self._fields:
+            return found
+        flat = found | {
+            f"{name}/{inner}": value
+            for name in ("timings", "generation_settings")
+            for inner, value in found[name].items()
+        }
+        return {path: flat[path] for path in self._fields if path in flat}
 
     def progress(self, i: int, progress: Progress) -> list[Json]:
         return [{"content": "", "stop": False} | progress_fields(progress)]
@@ -124,15 +154,18 @@ class InfillWriter(ResponseWriter):
             "model": self._name,
             "tokens_evaluated": self._n_prompt,
             "tokens_predicted": stats.n_generated,
-            "tokens_cached": stats.n_prompt_reused,
+            "tokens_cached": self._n_prompt + stats.n_generated,
             "truncated": False,
             "generation_settings": {"n_ctx": self._n_ctx},
             "timings": {
+                "cache_n": stats.n_prompt_reused,
                 "prompt_n": n_read,
                 "prompt_ms": prompt_ms,
+                "prompt_per_token_ms": prompt_ms / max(1, n_read),
                 "prompt_per_second": _rate(n_read, prompt_ms),
                 "predicted_n": stats.n_generated,
                 "predicted_ms": predicted_ms,
+                "predicted_per_token_ms": predicted_ms / max(1, stats.n_generated),
                 "predicted_per_second": _rate(stats.n_generated, predicted_ms),
             },
             "pyselfspec": statistics([finished]),

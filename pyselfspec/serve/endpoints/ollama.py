@@ -17,7 +17,6 @@ from ... import __version__
 from ...answers.form import AnswerForm
 from ...answers.parts import Called, Part, Reasoning, Said
 from ...answers.reader import AnswerReader
-from ...runtime.embedding import RANK
 from ...runtime.vocabulary import fill_tokens
 from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
@@ -69,6 +68,7 @@ def entry(name: str, file: FileCard) -> Json:
             "parameter_size": file.params_text,
             "quantization_level": file.file_type,
         },
+        "capabilities": file.capabilities,
     }
 
 
@@ -96,16 +96,14 @@ async def get_version(service: Serving) -> Response:
 @ROUTER.get("/api/tags")
 async def get_tags(service: Serving) -> Response:
     """Return the list of models."""
-    return json_response(
-        {"models": [entry(service.settings.name, FileCard.of(service.model.file))]}
-    )
+    return json_response({"models": [entry(service.settings.name, service.file_card())]})
 
 
 @ROUTER.get("/api/ps")
 async def get_ps(service: Serving) -> Response:
     """Return the list of loaded models."""
-    card = FileCard.of(service.model.file)
-    return json_response({"models": [loaded_entry(service.settings.name, card, None)]})
+    listed = loaded_entry(service.settings.name, service.file_card(), None)
+    return json_response({"models": [listed]})
 
 
 @ROUTER.post("/api/show", responses=_ERRORS)
@@ -115,7 +113,7 @@ async def post_show(service: Serving, body: ModelRequest) -> Response:
     file = service.model.file
     kind = file.architecture
     template = service.template if isinstance(service, Service) else None
-    listed = entry(name, FileCard.of(file))
+    listed = entry(name, service.file_card())
     return json_response(
         {
             "license": file.licence,
@@ -140,9 +138,9 @@ async def post_show(service: Serving, body: ModelRequest) -> Response:
 
 
 def _capabilities(service: Serving) -> list[str]:
+    found = list(service.file_card().capabilities)
     if not isinstance(service, Service):
-        return [] if service.engine.context.pooling == RANK else ["embedding"]
-    found = ["completion"]
+        return found
     if service.template is not None:
         found.append("tools")
         if AnswerForm.of(service.template.all_sources).think:

@@ -68,7 +68,8 @@ async def post_responses(service: Writing, body: ResponsesRequest, request: Requ
 
 def error_event(error: ApiError) -> Json:
     """Return the event of an error in a stream whose response is not known."""
-    details = {"code": "server_error", "message": str(error), "param": None}
+    code = error.code or "server_error"
+    details = {"code": code, "message": str(error), "param": error.param}
     return {"type": "error", "sequence_number": 0, **details}
 
 

@@ -16,10 +16,18 @@ CHATS, COMPLETIONS, RESPONSES, MESSAGES = "chats", "completions", "responses", "
 API_CHAT, API_GENERATE, API_OPTIONS = "`/api/chat`", "`/api/generate`", "Ollama's `options`"
 BOTH = (CHATS, COMPLETIONS)
 
-SAMPLERS = (
-    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
-)  # fmt: skip
-USUAL = {"penalties", "top_k", "top_p", "min_p", "temperature"}  # of these, those on by default
+# In the order in which they act, with the fields and values that turn each off.
+SAMPLERS: dict[str, dict[str, float]] = {
+    "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_n_sigma": {"top_n_sigma": 0.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
+}
 
 
 class Treatment(Enum):
@@ -61,15 +69,6 @@ def _is_number(test: Callable[[float], bool]) -> Callable[[Any], bool]:
     )
 
 
-def _has_usual_samplers(value: Any) -> bool:
-    """Return whether a list of samplers asks for ours, in our order; others do nothing here. Those
-    that are off by default may be left out."""
-    if not isinstance(value, list):
-        return False
-    found = [each for each in value if each in SAMPLERS]
-    return found == [each for each in SAMPLERS if each in found] and USUAL <= {*found}
-
-
 def _is_false(value: Any) -> bool:
     return value is False
 
@@ -102,20 +101,25 @@ RULES = (
     _honoured("reasoning_effort chat_template_kwargs", CHATS),
     _honoured("reasoning_format", CHATS, note="`none`, `auto` or `deepseek`"),
     _honoured("reasoning_budget_tokens thinking_budget_tokens", CHATS),
+    _honoured(
+        "samplers",
+        note=f"in the order {', '.join(f'`{each}`' for each in SAMPLERS)}; those that are missing "
+        "are off, and other names do nothing",
+    ),
     _refused("mirostat", "0", _is_not_positive),
     _refused("adaptive_target", "less than 0", _is_number(lambda x: x < 0)),
-    _refused(
-        "samplers",
-        f"a list in the order {', '.join(f'`{each}`' for each in SAMPLERS)}, where samplers that "
-        "are off by default may be missing",
-        _has_usual_samplers,
-    ),
     _refused("repetition_penalty", "1; use `repeat_penalty`", _is_one),
     _refused("length_penalty", "1", _is_one),
     _refused("n_cmpl", "1; use `n`", _is_one),
-    _refused("min_keep min_tokens n_indent penalty_alpha", "0", _is_zero),
+    _refused("min_keep min_tokens penalty_alpha", "0", _is_zero),
+    _refused("n_indent", "0; `/infill` takes any number, and does nothing with it", _is_zero),
     _refused("n_probs", "0; use `logprobs`", _is_not_positive),
-    _refused("t_max_predict_ms", "0 or less; use `max_tokens`", _is_not_positive),
+    _refused(
+        "t_max_predict_ms",
+        "0 or less; use `max_tokens`, or `/infill`, which takes any number, and does nothing with "
+        "it",
+        _is_not_positive,
+    ),
     _refused("post_sampling_probs grammar_lazy use_beam_search", "false", _is_false),
     _refused("stop_token_ids grammar_triggers", "an empty list; use `stop`", _is_empty),
     _refused(

@@ -17,7 +17,8 @@ from ...speculate.config import AUTO, OFF, DraftConfig
 from ...speculate.draft_names import COLON, SIGN, Names, split
 from ...speculate.picture_drafts import drafting_with_pictures
 from ..drafter_labels import copies, corpus_of, files_by_drafter, with_corpus
-from .errors import ApiError
+from .errors import ApiError, unsupported
+from .request_fields import SAMPLERS
 from .schemas import AdapterScale, TextRequest
 
 RANDOM = (-1, 2**32 - 1)  # seeds that llama-server takes for none
@@ -158,6 +159,7 @@ class RequestReader:
             fields["dry_sequence_breakers"] = tuple(fields["dry_sequence_breakers"])
         if fields.get("repeat_last_n") == -1:
             fields["repeat_last_n"] = min(self.n_ctx, REPEAT_LAST_N_MAX)
+        fields |= _turned_off(request.samplers)
         biases: dict[int, float] = {}
         for name, bias in request.logit_bias or ():
             biases |= dict.fromkeys(self._biased(name), bias)
@@ -208,6 +210,20 @@ class RequestReader:
         return ApiError(
             400, str(prompt_too_long(n_tokens, self.n_ctx)), code="context_length_exceeded"
         )
+
+
+def _turned_off(samplers: Sequence[str] | None) -> dict[str, float]:
+    """Return the fields that turn off the samplers which a list leaves out. None: the list of all.
+    Raises ApiError for another order than ours."""
+    if samplers is None:
+        return {}
+    known = [each for each in samplers if each in SAMPLERS]
+    if known != [each for each in SAMPLERS if each in known]:
+        raise unsupported(
+            "samplers", f"samplers act in the order {', '.join(SAMPLERS)}; give them in this order"
+        )
+    missing = SAMPLERS.keys() - {*known}
+    return {name: value for each in missing for name, value in SAMPLERS[each].items()}
 
 
 def draft_label(draft: Any) -> str | None:

@@ -25,6 +25,7 @@ N_BIASES = 1024
 N_DRAFT = 256  # characters
 N_VARIABLES = 16  # of chat templates
 N_ADAPTERS = 64
+N_SAMPLERS = 64
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -118,15 +119,18 @@ class StreamOptions(Nullable):
 
 
 class RuledRequest(Nullable):
-    """A request whose fields have rules, see request_fields.py. KIND: of request."""
+    """A request whose fields have rules, see request_fields.py. KIND: of request. IGNORED: fields
+    that do nothing, whatever the rules say."""
 
     KIND: ClassVar[str]
+    IGNORED: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _require_harmless(cls, given: Any) -> Any:
         if isinstance(given, dict):
-            require_harmless(cls.KIND, given)
+            ruled = {name: value for name, value in given.items() if name not in cls.IGNORED}
+            require_harmless(cls.KIND, ruled)
         return given
 
 
@@ -173,6 +177,7 @@ class TextRequest(RuledRequest):
     xtc_threshold: Finite | None = Field(None, ge=0, le=1)
     dynatemp_range: Finite | None = None
     dynatemp_exponent: Finite | None = Field(None, ge=0)
+    samplers: Annotated[list[str], Field(max_length=N_SAMPLERS)] | None = None
     logit_bias: Biases | None = None
     lora: Annotated[list[AdapterScale], Field(max_length=N_ADAPTERS)] | None = None
     pyselfspec: DraftSettings | None = None

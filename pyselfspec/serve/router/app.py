@@ -11,12 +11,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ...errors import SelfSpecError
 from ...util.paths import on_one_line
+from .. import model_card
 from ..endpoints import messages, ollama, ollama_request, stored_responses
 from ..endpoints.error_form import error_form
 from ..protocol.auth import require_host, require_key
@@ -65,7 +66,8 @@ class RouterApp:
         )
         for kind in (ApiError, SelfSpecError, HTTPException, Exception):
             app.add_exception_handler(kind, on_error)
-        app.add_exception_handler(ClientGone, no_response)
+        for left in (ClientGone, ClientDisconnect):
+            app.add_exception_handler(left, no_response)
         app.add_middleware(BodyLimit, n_bytes=self.settings.n_bytes)
         allow_origins(app, self.settings.origins)
         return app
@@ -125,9 +127,8 @@ class RouterApp:
         return json_response({"models": found})
 
     def _card(self, entry: Entry) -> dict[str, Any]:
-        card = {"id": entry.model.name, "object": "model", "created": self._created_at}
-        status = "loaded" if entry.is_loaded else "unloaded"
-        return card | {"owned_by": "pyselfspec", "status": {"value": status}}
+        card = model_card.card(entry.model.name, self._created_at, entry.model.file)
+        return card | {"status": {"value": "loaded" if entry.is_loaded else "unloaded"}}
 
     def _entry(self, name: object) -> Entry:
         """Return the model of a name, the first without one. Raises ApiError for an unknown one."""

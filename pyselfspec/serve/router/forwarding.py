@@ -93,8 +93,14 @@ class Waiting(StreamingResponse):
             body = json.loads(b"".join([piece async for piece in found.pieces]))
             if found.status_code >= 400:
                 error = body["error"]
-                said = error if isinstance(error, str) else error["message"]
-                raise ApiError(found.status_code, said)
+                if isinstance(error, str):  # as in Ollama's API
+                    error = {"message": error}
+                raise ApiError(
+                    found.status_code,
+                    error["message"],
+                    param=error.get("param"),
+                    code=error.get("code"),
+                )
             yield _event(request, body)
         except ClientGone:
             return

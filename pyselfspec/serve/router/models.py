@@ -11,6 +11,7 @@ from ...errors import ArgumentError, ModelFileError
 from ...gguf import file as gguf_file
 from ...gguf import heads
 from ...runtime.context_options import N_CTX
+from ...runtime.embedding import pooling_of
 from ...runtime.memory import needed_bytes
 from ..model_card import FileCard
 
@@ -28,14 +29,18 @@ class Listed:
 
 
 def listed(
-    pairs: Sequence[str], folder: Path | None, n_ctx: int | None, n_slots: int
+    pairs: Sequence[str],
+    folder: Path | None,
+    n_ctx: int | None,
+    n_slots: int,
+    pooling: str | None = None,
 ) -> list[Listed]:
     """Return the models of NAME=MODEL pairs, then those of a folder by the names of their files.
 
     pairs: MODEL is a path or a name, see `hub`. n_ctx: context of each, None for the default one of
-    n_slots slots. Raises ArgumentError for a name that is given twice or not as it should be,
-    ModelFileError for a pair's file that is no model. Files of a folder that are no models, and
-    draft heads, are left out.
+    n_slots slots. pooling: of each, None for what its file says. Raises ArgumentError for a name
+    that is given twice or not as it should be, ModelFileError for a pair's file that is no model.
+    Files of a folder that are no models, and draft heads, are left out.
     """
     found: dict[str, Listed] = {}
     for pair in pairs:
@@ -44,11 +49,11 @@ def listed(
             raise ArgumentError(f"--model {pair[:N_NAME]!r}: give NAME=MODEL")
         if name in found:
             raise ArgumentError(f"--model gives the name {name!r} twice; give different names")
-        found[name] = _listed(name, hub.model_path(given), n_ctx, n_slots)
+        found[name] = _listed(name, hub.model_path(given), n_ctx, n_slots, pooling)
     for path in sorted(folder.glob("*.gguf")) if folder else ():
         if path.stem not in found:
             try:
-                found[path.stem] = _listed(path.stem, path, n_ctx, n_slots)
+                found[path.stem] = _listed(path.stem, path, n_ctx, n_slots, pooling)
             except ModelFileError:
                 continue
     if not found:
@@ -56,9 +61,10 @@ def listed(
     return list(found.values())
 
 
-def _listed(name: str, path: Path, n_ctx: int | None, n_slots: int) -> Listed:
+def _listed(name: str, path: Path, n_ctx: int | None, n_slots: int, pooling: str | None) -> Listed:
     file = gguf_file.check(path)
     if heads.is_head(file.architecture):
         raise ModelFileError(f"{path} is a draft head, which cannot generate text alone")
     n_ctx = n_ctx or n_slots * min(N_CTX, file.context_length or N_CTX)
-    return Listed(name, path, needed_bytes(file, n_ctx, "f16", "f16"), FileCard.of(file))
+    card = FileCard.of(file, pooling or pooling_of(file))
+    return Listed(name, path, needed_bytes(file, n_ctx, "f16", "f16"), card)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...util.sizes import size_text
+from ..engine.jobs import ShutdownError
 from ..protocol.errors import ApiError
 from .models import Listed
 
@@ -67,6 +68,7 @@ class Pool:
         self._max_bytes = max_bytes
         self._keep_s = keep_s
         self._changed = asyncio.Condition()
+        self._ending = asyncio.Event()
         # one model at a time, so that two do not wait for each other
         self._loading = asyncio.Lock()
 
@@ -77,12 +79,28 @@ class Pool:
         entry = self.entries[name]
         entry.n_users += 1
         try:
-            # goes on without a client that leaves: it will come back
-            yield await asyncio.shield(self._loaded(entry, timeout_s))
+            yield await self._loaded_or_ending(entry, timeout_s)
         finally:
             entry.n_users -= 1
             entry.used_at = time.monotonic()
             await self._notify()
+
+    def end(self) -> None:
+        """Refuse requests whose model is not loaded."""
+        self._ending.set()
+
+    async def _loaded_or_ending(self, entry: Entry, timeout_s: float) -> Running:
+        # goes on without a client that leaves: it will come back
+        loading = asyncio.ensure_future(self._loaded(entry, timeout_s))
+        loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait([loading, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+        if not loading.done():
+            raise ApiError(503, str(ShutdownError()))
+        return loading.result()
 
     async def _notify(self) -> None:
         async with self._changed:

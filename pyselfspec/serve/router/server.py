@@ -47,4 +47,4 @@ def make_server(
         lifespan="on",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
-    return GracefulServer(config, ready, lambda: None)
+    return GracefulServer(config, ready, pool.end)

@@ -9,15 +9,15 @@ export class ApiError extends Error {
   }
 }
 
-// The names of the models that are served.
+// The names of the models that generate text.
 export async function models() {
   const {data} = await (await request("v1/models")).json();
-  return data.map(({id}) => id);
+  return data.filter(({capabilities}) => capabilities.includes("completion")).map(({id}) => id);
 }
 
-// /props: a model and how it drafts. name: undefined for the only one.
+// /props: a model and how it drafts. One of several is loaded if it is not.
 export async function props(name) {
-  return (await request(name ? `props?model=${encodeURIComponent(name)}` : "props")).json();
+  return (await request(`props?model=${encodeURIComponent(name)}`)).json();
 }
 
 // Yields the chunks of a streamed answer. Throws an ApiError unless the stream is complete.

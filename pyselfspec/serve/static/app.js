@@ -1,6 +1,6 @@
 // The page: description of the server, and handlers of keys and buttons.
 
-import {models, props as fetchProps} from "./api.js";
+import {ApiError, models, props as fetchProps} from "./api.js";
 import * as chat from "./chat.js";
 import {swatch} from "./charts.js";
 import {byId, h, setIcon} from "./dom.js";
@@ -33,10 +33,10 @@ async function connect() {
   const isOld = () => model !== store.settings.model; // another was chosen meanwhile
   try {
     const names = await models();
-    const several = names.length > 1; // one of which may have to be loaded
+    if (!names.length) throw new ApiError("This server has no model that generates text.");
     const name = names.includes(store.settings.model) ? store.settings.model : names[0];
-    chat.server.models = several ? names : [];
-    const found = await fetchProps(several ? name : undefined);
+    chat.server.models = names;
+    const found = await fetchProps(name);
     if (isOld()) return;
     chat.server.props = {...found, model: name, chat: Boolean(found.chat_template ?? true)};
     setSources(found.drafters ?? []);

@@ -15,7 +15,7 @@ import {AnswerView, question} from "./turns.js";
 const N_TITLE = 60; // characters
 const {shown} = store;
 
-// models: those to choose from; props: of the chosen one, or the only one; ready: a promise that
+// models: those to choose from; props: of the chosen one; ready: a promise that
 // resolves once they are known.
 export const server = {ready: null, models: [], props: {}};
 
@@ -120,8 +120,7 @@ async function answerTo(its, message, answer) {
 
 // Replaces a drafter that this server does not have by "auto".
 function prepare({asked}) {
-  const {chat, n_share} = server.props;
-  const model = server.models.length ? server.props.model : undefined;
+  const {chat, n_share, model} = server.props;
   asked.draft = draftHere(asked.draft);
   Object.assign(asked, {chat, n_share, model});
 }

@@ -21,7 +21,7 @@ export function openSettings({conversation, draftHere, keep, server}) {
   for (const name of [...NUMBERS, "system"]) byId(name).value = its.settings[name] ?? "";
   byId("temperature").value = its.settings.temperature ?? server.props.default_generation_settings?.params.temperature;
   byId("system-field").hidden = server.props.chat === false;
-  byId("model-field").hidden = !server.models.length;
+  byId("model-field").hidden = server.models.length < 2;
   byId("settings-model").replaceChildren(...server.models.map((name) => h("option", {}, name)));
   byId("settings-model").value = server.props.model;
   showTemperature();

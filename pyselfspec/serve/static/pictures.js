@@ -4,7 +4,6 @@
 import {byId, h, icon} from "./dom.js";
 import {toast} from "./toast.js";
 
-const MOST = 16; // pictures of a request
 const SIDE = 1024; // pixels of the longer side at most
 const QUALITY = 0.85;
 
@@ -38,7 +37,6 @@ async function add(event, {files}) {
   event.preventDefault();
   if (!reads()) return toast("This model reads no pictures.");
   for (const file of files) {
-    if (waiting.length >= MOST) return toast(`A message has at most ${MOST} pictures.`);
     const url = await jpeg(file).catch(() => toast(`${file.name} is no picture.`));
     if (url) waiting.push(url);
     show();
