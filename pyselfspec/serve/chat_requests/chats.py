@@ -74,7 +74,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     if budget is not None and reasoning_end is not None and body.reasoning_budget == 0:
         prompt, budget, reasoning_end = (*prompt, *budget.closing), None, None
     requests = service.requests
-    n_predict = requests.n_predict(prompt, body.most, None)
+    n_predict = requests.n_predict(prompt, body.most_tokens, None)
     jobs = tuple(
         Job(
             prompt=prompt,
@@ -84,7 +84,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             adapters=requests.chosen_adapters(body.lora),
             stop=(*body.stops, *template.stop),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-            shows_tokens=body.shows,
+            shows_tokens=body.shows_tokens,
             shows_progress=body.shows_progress,
             shown=shown,
             reasoning_budget=budget,
