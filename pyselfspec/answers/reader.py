@@ -25,9 +25,9 @@ class _Thinking:
 class AnswerReader:
     """Turns pieces of text into parts.
 
-    functions: schemas of the arguments, by function; empty if the answer has no calls. thinks: the
-    closing marker of reasoning that the prompt has opened. is_call: whether the answer must be a
-    call. n_calls: most calls to read, None for all; what follows them is left out.
+    functions: schemas of the arguments, by function; empty if the answer has no calls.
+    reasoning_end: the closing marker of reasoning that the prompt has opened. is_call: whether the
+    answer must be a call. n_calls: most calls to read, None for all; what follows them is left out.
 
     Holds back what may be a marker or a part of a call until that is decided.
     """
@@ -37,7 +37,7 @@ class AnswerReader:
         form: AnswerForm,
         functions: Functions,
         *,
-        thinks: str | None = None,
+        reasoning_end: str | None = None,
         is_call: bool = False,
         n_calls: int | None = None,
     ) -> None:
@@ -51,16 +51,16 @@ class AnswerReader:
         self._inside: CallForm | _Thinking | _Bare | None = None
         if is_call:
             self._inside = _Bare()
-        elif thinks is not None:
-            self._inside = _Thinking(thinks)
+        elif reasoning_end is not None:
+            self._inside = _Thinking(reasoning_end)
         self._begun = False  # text that is not white space has come
-        self._trims = thinks is not None  # white space is left out until text comes
+        self._trims = reasoning_end is not None  # white space is left out until text comes
         self._n_tried = 0  # characters of a call in which no end was found
         self._n_tries = 0  # closing markers of a call that were not its end
         self._n_left = n_calls
 
     @property
-    def thinks(self) -> str | None:
+    def reasoning_end(self) -> str | None:
         """The closing marker of reasoning that is open, None where none is."""
         return self._inside.close if isinstance(self._inside, _Thinking) else None
 

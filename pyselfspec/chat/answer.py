@@ -38,8 +38,8 @@ class ChatForm:
 
     def reader(self, prompt: Sequence[int]) -> AnswerReader:
         """Return a reader of the answer to a prompt."""
-        thinks = opened_reasoning(self._model, prompt, self._form, self.shown)
-        return AnswerReader(self._form, {}, thinks=thinks)
+        reasoning_end = opened_reasoning(self._model, prompt, self._form, self.shown)
+        return AnswerReader(self._form, {}, reasoning_end=reasoning_end)
 
     def without_thoughts(self, text: str) -> str:
         """Return the text of a whole answer, whose prompt may have opened the reasoning."""
@@ -48,7 +48,7 @@ class ChatForm:
             for opening, close in self._form.think
             if close in text and opening not in text.partition(close)[0]
         )
-        return read_whole(AnswerReader(self._form, {}, thinks=next(ends, None)), text)[1]
+        return read_whole(AnswerReader(self._form, {}, reasoning_end=next(ends, None)), text)[1]
 
 
 def read_whole(reader: AnswerReader, text: str) -> tuple[str, str]:

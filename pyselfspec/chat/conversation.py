@@ -231,11 +231,11 @@ class Conversation:
         model, tokens, shown = self.context.model, completion.tokens, self._form.shown
         reader = self._form.reader(completion.prompt)
         reasoning, said = read_whole(reader, completion.text)
-        self.is_thinking = reader.thinks is not None
+        self.is_thinking = reader.reasoning_end is not None
         if shown and (self.is_thinking or not shown.keys().isdisjoint(tokens)):
             return Message(ASSISTANT, said, reasoning=reasoning or None)
-        if reader.thinks is not None and reader.thinks in self.template.source:
-            return Message(ASSISTANT, f"{completion.text}\n{reader.thinks}\n\n")
+        if reader.reasoning_end is not None and reader.reasoning_end in self.template.source:
+            return Message(ASSISTANT, f"{completion.text}\n{reader.reasoning_end}\n\n")
         if completion.finish_reason == "stop":
             return Message(ASSISTANT, completion.text)
         if model.is_eog(tokens[-1]):  # the template writes the end token

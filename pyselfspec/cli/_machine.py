@@ -52,7 +52,7 @@ def _scaled_files(given: tuple[str, ...]) -> tuple[tuple[Path, float], ...]:
     return tuple(found)
 
 
-def threads(help: str) -> dict[str, Any]:
+def threads_settings(help: str) -> dict[str, Any]:
     """Return the settings of -t, --threads."""
     return {
         "type": Integer(1, N_THREADS_MAX),
@@ -89,7 +89,7 @@ class DeviceOptions:
     threads: int | None = option(
         "-t",
         "--threads",
-        **threads(
+        **threads_settings(
             "Most CPU threads to use; passes take fewer while other programs want the cores."
         ),
     )
@@ -166,6 +166,7 @@ class DeviceOptions:
             yield model, context
 
     def model(self, name: str | Path) -> Model:
+        """Open a model, for a context of the default size."""
         return self.open_model(name)
 
     def context(self, model: Model) -> Context:

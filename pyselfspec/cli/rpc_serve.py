@@ -14,7 +14,7 @@ from ..runtime import rpc
 from ..runtime.ffi.devices import offered_devices
 from ..util import paths
 from ..util.machine import usable_cores
-from ._machine import threads as threads_settings
+from ._machine import threads_settings
 from ._options import verbose_option
 from ._types import Integer
 

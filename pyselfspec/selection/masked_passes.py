@@ -28,34 +28,34 @@ class TextPart:
 
 
 class MaskedPasses:
-    """Runs masks over batches. Masks in the order of their `entry` share most; other orders give
-    the same results but run from the first block.
+    """Runs masks over parts of a text. Masks in the order of their `entry` share most; other
+    orders give the same results but run from the first block.
 
-    batches: every mask decodes all of them.
-    place: returns the sequence for the batch at a position, which holds the tokens before it only.
+    parts: every mask decodes all of them.
+    place: returns the sequence for the part at a position, which holds the tokens before it only.
     cache_bytes: memory limit for kept states; if they do not fit, nothing is shared.
     """
 
     def __init__(
         self,
         context: Context,
-        batches: Sequence[TextPart],
+        parts: Sequence[TextPart],
         base: LayerMask,
         place: Callable[[int], KVSequence],
         cache_bytes: int,
     ) -> None:
         self._context = context
-        self._batches = tuple(batches)
+        self._parts = tuple(parts)
         self._base = base
         self._place = place
-        n_tokens = sum(len(batch.tokens) for batch in self._batches)
+        n_tokens = sum(len(part.tokens) for part in self._parts)
         self._shares = n_tokens * context.model.n_embd * 4 <= cache_bytes
         self._at = 0  # the block that the kept states enter
         self._states: list[Hidden] = []
         self.n_sublayers = 0  # attention and feed-forward sublayers run so far, times tokens
 
     def run(self, mask: LayerMask) -> Iterator[PassResult]:
-        """Yield all batches decoded with a mask. Read the logits of each before the next."""
+        """Yield all parts decoded with a mask. Read the logits of each before the next."""
         target = entry(self._base, mask)
         try:
             if self._shares:
@@ -87,14 +87,14 @@ class MaskedPasses:
         self, mask: LayerMask, at: int, hidden_at: int | None = None
     ) -> Iterator[PassResult]:
         mask |= LayerMask.enter_at(mask.n_layer, at)
-        for i, batch in enumerate(self._batches):
-            self.n_sublayers += mask.n_active * len(batch.tokens)
+        for i, part in enumerate(self._parts):
+            self.n_sublayers += mask.n_active * len(part.tokens)
             yield self._context.decode(
-                batch.tokens,
-                seq=self._place(batch.pos),
-                pos=batch.pos,
+                part.tokens,
+                seq=self._place(part.pos),
+                pos=part.pos,
                 mask=mask,
                 hidden=self._states[i] if at else None,
                 hidden_at=hidden_at,
-                outputs="none" if hidden_at else batch.outputs,
+                outputs="none" if hidden_at else part.outputs,
             )

@@ -38,7 +38,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScoredRound:
     """A round with the scores of its masks, in the same order."""
 
     round: Round
@@ -55,12 +55,12 @@ def run(
     scorer: Scorer,
     budget: Budget | None = None,
     progress: OnProgress = ignore_progress,
-) -> list[Outcome]:
+) -> list[ScoredRound]:
     """Run a strategy to its end or until the budget is used up, and return all rounds.
 
     A mask that a strategy repeats counts as another trial but is not scored again.
     """
-    outcomes: list[Outcome] = []
+    rounds: list[ScoredRound] = []
     start = time.monotonic()
     n_trials = 0
 
@@ -78,6 +78,6 @@ def run(
             break
         scored = scorer.score(request, report)
         strategy.tell(scored)
-        outcomes.append(Outcome(request, tuple(scored)))
+        rounds.append(ScoredRound(request, tuple(scored)))
         n_trials += len(scored)
-    return outcomes
+    return rounds

@@ -102,8 +102,8 @@ def scan(
         about = opened.objective.about
         rule = give_up or (Never() if about.weighs_cost else Confident())
         scorer = Scorer(opened.objective, opened.scores, give_up=rule)
-        outcomes = run(chosen(setting), scorer, progress=progress)
-        found = [scored for outcome in outcomes for scored in outcome.chosen]
+        rounds = run(chosen(setting), scorer, progress=progress)
+        found = [scored for each in rounds for scored in each.chosen]
         return _result(opened, scorer, space, chosen.name, found, progress)
 
 

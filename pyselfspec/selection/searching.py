@@ -128,8 +128,8 @@ def search(
             context=opened.context,
             chunk=opened.texts[0],
         )
-        outcomes = run(chosen(setting), scorer, budget, progress)
-        tried = tuple(scored for outcome in outcomes for scored in outcome.scored)
+        rounds = run(chosen(setting), scorer, budget, progress)
+        tried = tuple(scored for each in rounds for scored in each.scored)
         best = best_of([*tried, *map(scorer.one, opened.current_masks())])
         return _result(opened, chosen.name, tried, best)
 

@@ -88,7 +88,7 @@ def open_service(
         n_cells = capacity.n_ctx or _default_n_ctx(model, capacity)
         if (folder := corpus_of(drafting)) is not None:
             ngram.open_corpus(context, folder)  # before the first request
-        default, sources = resolve(context, drafting), usable_drafters(context, drafting)
+        default, drafter_names = resolve(context, drafting), usable_drafters(context, drafting)
         mask = None if default is None else default.mask
         files = prefixes = None
         if capacity.cache_dir is not None:
@@ -102,7 +102,7 @@ def open_service(
             n_cells=n_cells,
             prefixes=prefixes,
         ) as engine:
-            service = Service(engine, settings, chat, drafting, mask, sources, projector)
+            service = Service(engine, settings, chat, drafting, mask, drafter_names, projector)
             service.renders = renders
             service.slot_files = SlotFiles.of(context, capacity.slot_dir)
             yield service

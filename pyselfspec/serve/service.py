@@ -39,7 +39,7 @@ class Service:
     """A model that is being served.
 
     template: None for a model that cannot chat. drafting: how to draft by default. mask: what such
-    drafts skip. sources: names of the drafters that work here. projector: reads images; None: the
+    drafts skip. drafter_names: of the drafters that work here. projector: reads images; None: the
     server takes none.
     """
 
@@ -50,7 +50,7 @@ class Service:
         template: ChatTemplate | None,
         drafting: DraftConfig,
         mask: LayerMask | None,
-        sources: tuple[str, ...],
+        drafter_names: tuple[str, ...],
         projector: Projector | None = None,
     ) -> None:
         self.engine = engine
@@ -72,7 +72,7 @@ class Service:
             sampling=settings.sampling,
             default_drafting=drafting,
             adapters=self.model.default_adapters,
-            sources=sources,
+            drafter_names=drafter_names,
         )
 
     @property
@@ -141,8 +141,8 @@ class Service:
             "modalities": {"vision": self.projector is not None, "audio": False},
             "n_share": requests.n_share,
             "draft": draft_label(requests.default_drafting.names),
-            "sources": list(requests.sources),
-            "drafters": describe_sources(requests.sources),
+            "sources": list(requests.drafter_names),
+            "drafters": describe_sources(requests.drafter_names),
             "mask": mask_fields(self._mask),
             "chat_template": self.template is not None
             and tells_speakers_apart(self.template.source),

@@ -181,14 +181,14 @@ class _Running:
     def advance(self, result: PassResult | Exception | None) -> list[Outcome]:
         """Work up to the next request; return what was finished on the way."""
         try:
-            return self._finished(result)
+            return self._resume(result)
         except Exception as error:  # of this generation; others go on
             self.request = None
             if isinstance(error, ContextFullError) and self.generation.ended:
                 return []
             return [(self.generation, error)]
 
-    def _finished(self, result: PassResult | Exception | None) -> list[Outcome]:
+    def _resume(self, result: PassResult | Exception | None) -> list[Outcome]:
         try:
             self.request = self._next(result)
             return []

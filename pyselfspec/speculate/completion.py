@@ -196,8 +196,8 @@ class Completion(TextRecord):
             yield self.finish()
 
     def remember(self) -> None:
-        """Keep what was learned of costs and copies for the next run, in the user's cache folder:
-        estimates that the first steps of its texts go by. Costs only where no mask is in use."""
+        """Store the costs of passes and the hit rates of copies in the user's cache folder, for the
+        first steps of the next run; nothing where few passes over copies were timed."""
         if self._setup is not None:
             hit_rates.save(self.context, self._setup.timings)
 

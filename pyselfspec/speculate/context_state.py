@@ -12,7 +12,7 @@ from ..util.closable import Closing
 V = TypeVar("V")
 
 
-class SessionState(Closing):
+class ContextState(Closing):
     """The values that `kept` has created for a context, closed with it."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ def kept(context: Context, kind: type, key: Hashable, create: Callable[[], V]) -
     """
     state = context.extension
     if state is None:
-        state = SessionState()
+        state = ContextState()
         context.closes(state)
         context.extension = state
-    assert isinstance(state, SessionState)
+    assert isinstance(state, ContextState)
     if (kind, key) not in state.values:
         state.values[kind, key] = create()
     value: V = state.values[kind, key]

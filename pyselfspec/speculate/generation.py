@@ -76,7 +76,7 @@ class Generation:
         self.seq = seq
         self.history = list(prompt)
         self.n_reused = 0  # tokens of the prompt that the sequence already held
-        self.n_read = 0  # tokens of the prompt that the sequence holds
+        self.n_read = 0  # tokens that the sequence holds of a prompt that is being read
         self.n_piece = seq.context.n_batch  # most tokens of the prompt per pass; may be changed
         if seq.context.abilities.has_states:
             self.n_piece = min(self.n_piece, N_PIECE)

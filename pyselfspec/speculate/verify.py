@@ -1,5 +1,7 @@
 """The accept rule for draft tokens. Pure: knows neither model nor sampler, only asks for draws.
 
+The target is the full model, whose text drafts must not change.
+
 Sample and match, for deterministic drafts: at each position the target's own sampler draws its
 token, and a draft token is accepted when it equals that draw. The emitted tokens are exactly the
 target's draws, so any sampler chain stays exact, penalties and grammars included, and one draw is

@@ -44,5 +44,5 @@ class Planted:
 
 
 def trials_of(strategy, objective, budget):
-    outcomes = run_strategy(strategy, Scorer(objective), budget)
-    return [scored for outcome in outcomes for scored in outcome.scored]
+    rounds = run_strategy(strategy, Scorer(objective), budget)
+    return [scored for each in rounds for scored in each.scored]

@@ -70,5 +70,5 @@ def run(
     progress=lambda _progress: None,
 ):  # fmt: skip
     scorer = Scorer(objective or Toy(), results, n_chunks, give_up)
-    outcomes = run_strategy(strategy(name, space, share, prune), scorer, progress=progress)
-    return [scored for outcome in outcomes for scored in outcome.chosen]
+    rounds = run_strategy(strategy(name, space, share, prune), scorer, progress=progress)
+    return [scored for each in rounds for scored in each.chosen]

@@ -69,8 +69,8 @@ def test_strategies_respect_their_budget(name, setting):
     for budget, most in ((Budget(3), 3), (Budget(minutes=1e-9), 1)):
         asked = []
         made = load(name)(setting())
-        outcomes = run_strategy(made, Scorer(Planted()), budget)
-        asked = [len(outcome.scored) for outcome in outcomes]
+        rounds = run_strategy(made, Scorer(Planted()), budget)
+        asked = [len(each.scored) for each in rounds]
         assert sum(asked[:-1]) < most
         if budget.trials and name not in ("single", "rank", "greedy", "anti"):
             assert sum(asked) == 3

@@ -22,10 +22,10 @@ def test_the_loss_is_at_most_the_credit_and_one_step():
     account, n, lost_us, worst_us = Account(), 0, 0.0, 0.0
     while n < 3000:
         for _ in range(account.n_rests(30.0, PLAIN_US)):
-            account.settle(1, PLAIN_US, PLAIN_US)
+            account.add(1, PLAIN_US, PLAIN_US)
             n += 1
         us = PLAIN_US * rng.uniform(1, 4)  # for one token: all of the draft was rejected
-        account.settle(1, us, PLAIN_US)
+        account.add(1, us, PLAIN_US)
         n, lost_us, worst_us = n + 1, lost_us + us - PLAIN_US, max(worst_us, us - PLAIN_US)
         assert lost_us <= LOSS_SHARE * n * PLAIN_US + LOSS_PASSES * PLAIN_US + worst_us
     assert lost_us >= 0.5 * LOSS_SHARE * n * PLAIN_US  # it was not idle either
@@ -33,8 +33,8 @@ def test_the_loss_is_at_most_the_credit_and_one_step():
 
 def test_what_was_gained_may_be_lost_again():
     account = Account()
-    account.settle(3, PLAIN_US, PLAIN_US)
-    account.settle(1, 3 * PLAIN_US, PLAIN_US)
+    account.add(3, PLAIN_US, PLAIN_US)
+    account.add(1, 3 * PLAIN_US, PLAIN_US)
     assert account.n_rests(0.0, PLAIN_US) == 0
 
 

@@ -221,7 +221,7 @@ def test_an_answer_full_of_markers_is_read_a_few_times(monkeypatch: pytest.Monke
 
 def test_thoughts_that_the_prompt_has_opened() -> None:
     for seed in range(4):
-        reader = AnswerReader(AnswerForm.of("<think>"), {}, thinks="</think>")
+        reader = AnswerReader(AnswerForm.of("<think>"), {}, reasoning_end="</think>")
         assert read(reader, "\nWhy?\n</think>\n\nSo.", seed) == [Reasoning("Why?"), Said("So.")]
 
 

@@ -103,7 +103,7 @@ def test_a_chat_with_tools_images_and_reasoning() -> None:
         },
         {"role": "tool", "content": "bought", "name": "buy"},
     ]
-    assert chat.stream and chat.most == -1 and chat.stops == ("x",) and chat.top_k is None
+    assert chat.stream and chat.most_tokens == -1 and chat.stops == ("x",) and chat.top_k is None
     assert chat.reasoning_effort == "high" and chat.chat_template_kwargs == {
         "enable_thinking": True
     }
@@ -118,7 +118,7 @@ def test_a_prompt_becomes_a_chat_or_a_completion() -> None:
     with pytest.raises(ApiError, match="has no system"):
         to_completion(asked)
     raw = to_completion(GenerateRequest.model_validate({"prompt": "a", "suffix": "b"}))
-    assert (raw.prompt, raw.suffix, raw.most) == ("a", "b", -1)
+    assert (raw.prompt, raw.suffix, raw.most_tokens) == ("a", "b", -1)
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,8 @@ class MeasuringOptions(DeviceOptions):
             command=command_line(),
         )
 
-    def best_of(self, model: str, task: Callable[..., R]) -> tuple[R, Outcome]:
-        """Return what a task finds, scan() or search(), and the fate of its best mask."""
+    def run(self, model: str, task: Callable[..., R]) -> tuple[R, Outcome]:
+        """Run a task, scan() or search(); return what it finds and the fate of its best mask."""
         options = self.scan_options()
         with self.open_model(model) as loaded, stages(MofNCompleteColumn()) as follow:
             found = task(loaded, progress=follow, **options)

@@ -123,7 +123,7 @@ def command(
         share=trials.share,
         give_up=give_up,
     )
-    found, outcome = measuring.best_of(model, task)
+    found, outcome = measuring.run(model, task)
     _show(model, found, outcome, as_json)
     if plot is not None:
         from ...plots import scan as picture

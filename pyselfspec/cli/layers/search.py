@@ -115,7 +115,7 @@ def command(
         share=wanted.share,
         max_cost=wanted.max_cost,
     )
-    found, outcome = measuring.best_of(model, task)
+    found, outcome = measuring.run(model, task)
     _show(model, found, outcome, wanted.max_cost, as_json)
     if csv_file is not None:
         with (

@@ -12,7 +12,7 @@ from rich.progress import TaskID
 from ...convert.huggingface import architectures, convert_steps
 from ...convert.quantize import TYPES, quantize_steps
 from ...runtime.ffi import load
-from .._machine import threads as threads_settings
+from .._machine import threads_settings
 from .._options import common_options
 from .._progress import progress
 from .._types import FILE

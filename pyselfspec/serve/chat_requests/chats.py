@@ -29,21 +29,22 @@ from .tools import ToolUse, describe_tools
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat that can be answered. n_prompt: tokens of the prompt. form: of the answers. thinks:
-    the marker that closes reasoning which the prompt has opened, None if it has not."""
+    """A chat that can be answered. n_prompt: tokens of the prompt. form: of the answers.
+    reasoning_end: the marker that closes reasoning which the prompt has opened, None if it has not.
+    """
 
     jobs: tuple[Job, ...]
     n_prompt: int
     use: ToolUse
     form: AnswerForm
-    thinks: str | None
+    reasoning_end: str | None
 
     def reader(self) -> AnswerReader:
         """Return a reader for one answer."""
         return AnswerReader(
             self.form,
             self.use.functions,
-            thinks=self.thinks,
+            reasoning_end=self.reasoning_end,
             is_call=self.use.is_required,
             n_calls=self.use.n_calls,
         )
@@ -68,30 +69,30 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             grammar = await asyncio.to_thread(
                 answers_to_gbnf, form, sources, functions, is_strict, use.n_calls
             )
-    thinks = opened_reasoning(service.model, prompt, form, dict(shown))
-    budget = _reasoning_budget(template, body, form, thinks)
-    if budget is not None and thinks is not None and body.reasoning_budget == 0:
-        prompt, budget, thinks = (*prompt, *budget.closing), None, None
-    reader = service.requests
-    n_predict = reader.n_predict(prompt, body.most, None)
+    reasoning_end = opened_reasoning(service.model, prompt, form, dict(shown))
+    budget = _reasoning_budget(template, body, form, reasoning_end)
+    if budget is not None and reasoning_end is not None and body.reasoning_budget == 0:
+        prompt, budget, reasoning_end = (*prompt, *budget.closing), None, None
+    requests = service.requests
+    n_predict = requests.n_predict(prompt, body.most_tokens, None)
     jobs = tuple(
         Job(
             prompt=prompt,
             n_predict=n_predict,
             sampling=sampling,
-            drafting=reader.drafting(body, has_pictures=bool(pictures)),
-            adapters=reader.chosen_adapters(body.lora),
+            drafting=requests.drafting(body, has_pictures=bool(pictures)),
+            adapters=requests.chosen_adapters(body.lora),
             stop=(*body.stops, *template.stop),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-            shows_tokens=body.shows,
+            shows_tokens=body.shows_tokens,
             shows_progress=body.shows_progress,
             shown=shown,
             reasoning_budget=budget,
             pictures=pictures,
         )
-        for sampling in reader.samplings(body, grammar)
+        for sampling in requests.samplings(body, grammar)
     )
-    return Chat(jobs, len(prompt), use, form, thinks)
+    return Chat(jobs, len(prompt), use, form, reasoning_end)
 
 
 def require_template(service: Service) -> ChatTemplate:
@@ -199,14 +200,14 @@ def _schema_errors(param: str) -> Iterator[None]:
 
 
 def _reasoning_budget(
-    template: ChatTemplate, body: ChatRequest, form: AnswerForm, thinks: str | None
+    template: ChatTemplate, body: ChatRequest, form: AnswerForm, reasoning_end: str | None
 ) -> ReasoningBudget | None:
     """Return the budget of the reasoning, None for no limit."""
     n_tokens = body.reasoning_budget
-    pairs = [pair for pair in form.think if thinks in (None, pair[1])]
+    pairs = [pair for pair in form.think if reasoning_end in (None, pair[1])]
     if n_tokens is None or n_tokens < 0 or not pairs:
         return None
     opening, close = pairs[0]
     end = f"\n{close}\n\n" if close[1] == "/" else close
     tokens = tuple(template.marker_tokens(end))
-    return ReasoningBudget(max(1, n_tokens), opening, close, thinks is not None, tokens)
+    return ReasoningBudget(max(1, n_tokens), opening, close, reasoning_end is not None, tokens)

@@ -59,7 +59,7 @@ class ChatWriter(ChoiceWriter):
     def delta(self, i: int, delta: Delta) -> list[Json]:
         """Return chunks; also one without text, where it has tokens or probabilities to show."""
         fields = [self._fields(i, part) for part in self._readers[i].push(delta.text)]
-        if not fields and (self.request.shows or delta.logprobs):
+        if not fields and (self.request.shows_tokens or delta.logprobs):
             fields = [{}]
         return [
             self._delta_chunk(i, each, delta=None if k else delta) for k, each in enumerate(fields)

@@ -56,13 +56,13 @@ async def open_completions(
     jobs = [
         Job(
             prompt=prompt,
-            n_predict=reader.n_predict(prompt, body.most, default),
+            n_predict=reader.n_predict(prompt, body.most_tokens, default),
             sampling=sampling,
             drafting=reader.drafting(body),
             adapters=reader.chosen_adapters(body.lora),
             stop=body.stops,
             logprobs=0 if ranks and body.logprobs is None else body.logprobs,
-            shows_tokens=body.shows,
+            shows_tokens=body.shows_tokens,
             shows_progress=body.shows_progress,
         )
         for prompt in prompts
@@ -82,7 +82,7 @@ def _prompts(service: Service, body: CompletionRequest) -> list[tuple[int, ...]]
     if not all(isinstance(prompt, str) for prompt in given):
         raise ApiError(400, "suffix needs prompts of text, not token ids", param="prompt")
     reader = service.requests
-    most = N_PREDICT if body.most is None else body.most
+    most = N_PREDICT if body.most_tokens is None else body.most_tokens
     n_half = reader.n_share // 2
     n_max = reader.n_share - (n_half if most < 0 else min(most, n_half))
     return [

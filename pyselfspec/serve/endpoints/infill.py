@@ -76,7 +76,7 @@ async def post_infill(service: Writing, body: InfillRequest, request: Request) -
     reader = service.requests
     body.require_one_form()
     grammar = await asyncio.to_thread(reader.grammar, body)
-    most = N_PREDICT if body.most is None or body.most < 0 else body.most
+    most = N_PREDICT if body.most_tokens is None or body.most_tokens < 0 else body.most_tokens
     n_predict = min(most, reader.n_ctx // 2)
     prompt = await asyncio.to_thread(
         fill_prompt,

@@ -186,7 +186,7 @@ class Engine(Closing):
         now = time.monotonic()
         cut = self._is_cut(now)
         for running in list(self._running.values()):
-            if failed := _over(running.ticket, now, cut):
+            if failed := _reason_to_end(running.ticket, now, cut):
                 self._end(running, failed)
         for ticket, slot in self._admitted(now, cut):
             self._begin(ticket, slot)
@@ -198,7 +198,7 @@ class Engine(Closing):
         events = self._batch.run_pass()
         self.counts.n_passes += 1
         for generation, found in events:
-            self._settle(self._running[generation], found)
+            self._deliver(self._running[generation], found)
         for running in [each for each in self._running.values() if not each.has_read]:
             _emit(running.ticket, running.progress())
         for running in [each for each in self._running.values() if each.generation.ended]:
@@ -218,7 +218,7 @@ class Engine(Closing):
         with self._changed:
             has_room = True
             for ticket in list(self._waiting):
-                if failed := _over(ticket, now, cut):
+                if failed := _reason_to_end(ticket, now, cut):
                     self._waiting.remove(ticket)
                     _emit(ticket, failed)
                     continue
@@ -265,13 +265,13 @@ class Engine(Closing):
         _emit(ticket, Started())
         self._running[running.generation] = running
         for _, found in self._batch.join(running.generation):
-            self._settle(running, found)
+            self._deliver(running, found)
 
-    def _settle(self, running: RunningCompletion, found: Step | Exception | None) -> None:
+    def _deliver(self, running: RunningCompletion, found: Step | Exception | None) -> None:
         if isinstance(found, Exception):
             now = time.monotonic()
-            over = _over(running.ticket, now, self._is_cut(now))  # it stopped the pass
-            self._end(running, over or Failed(found))
+            reason = _reason_to_end(running.ticket, now, self._is_cut(now))  # it stopped the pass
+            self._end(running, reason or Failed(found))
         elif found is None:
             running.finish_prompt()
             _emit(running.ticket, running.progress())
@@ -296,7 +296,7 @@ class Engine(Closing):
             _emit(running.ticket, event)
 
 
-def _over(ticket: Ticket, now: float, cut: bool) -> Failed | None:
+def _reason_to_end(ticket: Ticket, now: float, cut: bool) -> Failed | None:
     """Return the reason to end an unfinished job, None to continue it."""
     if ticket.cancelled:
         return Failed(BusyError("cancelled"))  # not delivered

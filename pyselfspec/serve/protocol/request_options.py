@@ -35,8 +35,8 @@ class RequestReader:
     n_ctx: most tokens of a prompt with its completion. n_share: tokens of the context per slot when
     all are in use.
     sampling, default_drafting, adapters: for requests that leave out these fields; the files of the
-    default drafters are the only ones that are read. sources: names of the drafters that work on
-    this server.
+    default drafters are the only ones that are read. drafter_names: of those that work on this
+    server.
     """
 
     model: Model
@@ -44,7 +44,7 @@ class RequestReader:
     n_share: int
     sampling: SamplingParams
     default_drafting: DraftConfig
-    sources: tuple[str, ...]
+    drafter_names: tuple[str, ...]
     adapters: Adapters
 
     def chosen_adapters(self, scales: Sequence[AdapterScale] | None) -> Adapters:
@@ -112,7 +112,7 @@ class RequestReader:
         if text == AUTO:
             return AUTO
         names, files = text.split(SIGN), files_by_drafter(self.default_drafting)
-        for name in [each for each in names if each not in self.sources]:
+        for name in [each for each in names if each not in self.drafter_names]:
             if name not in drafters.all_names():
                 reason = f"there is no drafter {name!r}"
             elif drafters.takes_file(name) and name not in files:
@@ -124,7 +124,7 @@ class RequestReader:
                 reason = f"the drafter {name} needs a server that was started with --draft {name}"
             else:
                 reason = f"the drafter {name} does not work with this model"
-            available = ", ".join((AUTO, OFF, *self.sources))
+            available = ", ".join((AUTO, OFF, *self.drafter_names))
             raise ApiError(400, f"{reason}; this server has {available}", param="pyselfspec.draft")
         default = self.default_drafting.names
         if draft_label(default) == text:

@@ -183,7 +183,7 @@ class TextRequest(RuledRequest):
     pyselfspec: DraftSettings | None = None
 
     @property
-    def most(self) -> int | None:
+    def most_tokens(self) -> int | None:
         """The most tokens to generate, -1 for no limit, None for the default one."""
         return self.max_tokens if self.n_predict is None else self.n_predict
 
@@ -192,7 +192,7 @@ class TextRequest(RuledRequest):
         return tuple(self.stop or ())
 
     @property
-    def shows(self) -> bool:
+    def shows_tokens(self) -> bool:
         return self.pyselfspec is not None and self.pyselfspec.show
 
     @property
@@ -310,7 +310,7 @@ class ChatRequest(TextRequest):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=N_VARIABLES)] | None = None
 
     @property
-    def most(self) -> int | None:
+    def most_tokens(self) -> int | None:
         """The most tokens to generate, -1 for no limit, None for the default one."""
         given = (self.n_predict, self.max_completion_tokens, self.max_tokens)
         return next((each for each in given if each is not None), None)

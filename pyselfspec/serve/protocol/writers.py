@@ -155,7 +155,7 @@ class ChoiceWriter(ResponseWriter):
         choices = [self._choice(i, answer) for i, answer in enumerate(self.chosen(answers))]
         body = self._head | {"object": self.OBJECT, "choices": choices}
         body["usage"] = usage(self._n_prompt, [each.finished for each in answers])
-        if self.request.shows:
+        if self.request.shows_tokens:
             tokens = [token for each in answers for token in each.tokens]
             body["pyselfspec"] = token_fields(tokens, sum(each.us for each in answers))
         return body
@@ -175,7 +175,7 @@ class ChoiceWriter(ResponseWriter):
 
     def _chunk(self, choice: Json, delta: Delta | None = None) -> Json:
         body = self._head | {"object": self.CHUNK_OBJECT, "choices": [choice]}
-        if self.request.shows and delta is not None:
+        if self.request.shows_tokens and delta is not None:
             body["pyselfspec"] = token_fields(delta.tokens, delta.us)
         return body
 

@@ -21,7 +21,7 @@ class Account:
     _plain_us: float = 0.0  # of the same tokens without drafts
     _lost_us: float = 0.0  # beyond it; below 0: gained
 
-    def settle(self, n_tokens: int, us: float, plain_us: float) -> None:
+    def add(self, n_tokens: int, us: float, plain_us: float) -> None:
         """Add a step that took us for n_tokens tokens."""
         self._plain_us += n_tokens * plain_us
         self._lost_us += us - n_tokens * plain_us

@@ -28,12 +28,14 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether drafting is expected to pay, and why. Times are in microseconds."""
+    """Whether drafting is expected to pay, and why. Times are in microseconds.
 
-    rule: Rule  # to follow
-    best: (
-        Rule | None
-    )  # the fastest rule that drafts, even if it does not pay; None: no draft passes
+    rule: the one to follow.
+    best: the fastest rule that drafts, even if it does not pay; None: there are no draft passes.
+    """
+
+    rule: Rule
+    best: Rule | None
     costs: Costs
 
     @property

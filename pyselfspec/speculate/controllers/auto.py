@@ -145,17 +145,17 @@ class Auto:
             return
         start_ns = time.perf_counter_ns()
         self._observe_load(step)
-        self._settle(step)
+        self._add_to_account(step)
         if not step.batch_load.n_sequences:
             self._observe_times(step)
         if step.draft.n_passed_or_dropped:
             self._observe_outcomes(step)
         plain_us = self.decision.costs.plain_us
         self._n_rests = self._account.n_rests(self._look_up_us, plain_us)
-        self._account.settle(self._n_rests, self._n_rests * plain_us, plain_us)
+        self._account.add(self._n_rests, self._n_rests * plain_us, plain_us)
         self._own_us = (time.perf_counter_ns() - start_ns) / 1000
 
-    def _settle(self, step: Step) -> None:
+    def _add_to_account(self, step: Step) -> None:
         """Add the step to the account, at expected costs: of looking tokens up, the median."""
         draft, costs = step.draft, self.decision.costs
         n_proposed, n_passed, n_copied = draft.n_passed_or_dropped, draft.n_passed, draft.n_copied
@@ -167,7 +167,7 @@ class Auto:
             us += self._look_up_us
         if costs.repeats and step.n_accepted < step.n_drafted:
             us += costs.full_us[step.n_accepted]
-        self._account.settle(len(step.tokens), us, costs.plain_us)
+        self._account.add(len(step.tokens), us, costs.plain_us)
 
     def _observe_outcomes(self, step: Step) -> None:
         outcomes = step.outcomes
