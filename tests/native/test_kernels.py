@@ -21,7 +21,15 @@ from places import ROOT, llama_cpp
 from pyselfspec.util.build import LIB_DIR
 
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-SOURCES = ("floats", "blocks", "superblocks", "columns", "columns_iq4_xs", "activations")
+SOURCES = (
+    "floats",
+    "blocks",
+    "superblocks",
+    "columns",
+    "columns_k",
+    "columns_iq4_xs",
+    "activations",
+)
 N_KINDS = 26  # sixteen types, eight of them in columns too, two with activations as they are
 
 AVX2 = ("avx2", "fma", "f16c")

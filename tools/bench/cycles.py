@@ -49,7 +49,15 @@ def compiled(folder: Path, flags: Sequence[str]) -> Path:
     include = (NATIVE, NATIVE / "kernels", GGML / "include", GGML / "src", cpu)
     common = ["-O3", "-DNDEBUG", *flags, *(f"-I{path}" for path in include), "-c"]
     upstream = [cpu / part for part in ("quants.c", "arch/x86/quants.c")]
-    kernels = ("floats", "blocks", "superblocks", "columns", "columns_iq4_xs", "activations")
+    kernels = (
+        "floats",
+        "blocks",
+        "superblocks",
+        "columns",
+        "columns_k",
+        "columns_iq4_xs",
+        "activations",
+    )
     ours = [PROGRAM, *(NATIVE / "kernels" / f"{name}.cpp" for name in kernels)]
     cxx = compiler("CXX", "c++")
     objects: list[Path] = []

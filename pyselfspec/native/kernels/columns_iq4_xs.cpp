@@ -62,14 +62,15 @@ template <int T> void tile(const block_iq4_xsx8 * b, int64_t n_blocks, const Tok
         prefetch<sizeof(b[i])>(b + i);
         for (int part = 0; part < PARTS; part++) {
             vi totals[T];
-            vh below[T];
+            vi below[T];
+            __m128i both[4];
             each<T>([&](auto t) {
                 totals[t] = zero_i();
-                below[t]  = zero_h();
+                below[t]  = zero_i();
             });
             for (int pair = 0; pair < 4; pair++) {
                 const TwoScales scales(b[i], pair, part);
-                const vh        both = signed_to_16(_mm_unpacklo_epi8(scales.of[0], scales.of[1]));
+                both[pair] = _mm_unpacklo_epi8(scales.of[0], scales.of[1]);
                 for (int nibble = 0; nibble < 2; nibble++) {
                     vi w[4];
                     each<4>([&](auto j) {
@@ -84,11 +85,14 @@ template <int T> void tile(const block_iq4_xsx8 * b, int64_t n_blocks, const Tok
                         totals[t] = add32(totals[t], mul32(products, scale));
                     });
                 }
-                each<T>([&](auto t) { below[t] = mac16(below[t], both, load_i32(tokens[t].in.sums + 8*i + 2*pair)); });
+            }
+            for (int four = 0; four < 2; four++) {
+                const vi scales = signed_fours(both[2*four], both[2*four + 1], 0);
+                each<T>([&](auto t) { below[t] = mac2(below[t], scales, repeat8(tokens[t].in.sums + 8*i + 4*four)); });
             }
             const vf d = pair_scales(b[i].d + ROWS*part);
             each<T>([&](auto t) {
-                const vi exact = HAS_VNNI ? sub32(totals[t], left32<7>(first_of_pairs(below[t]))) : totals[t];
+                const vi exact = HAS_VNNI ? sub32(totals[t], left32<7>(below[t])) : totals[t];
                 sums[part][t] = fma(to_float(exact), mul(d, repeat_f(tokens[t].in.scales[i])), sums[part][t]);
             });
         }

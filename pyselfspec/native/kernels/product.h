@@ -14,8 +14,11 @@
 
 namespace selfspec {
 
-// The most tokens that a kernel takes at once; a wider product is computed as several.
+// The most tokens of a pass over few: of verification, of a batch.
 constexpr int MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
+
+// The most tokens that a kernel takes at once; a wider product is computed as several.
+constexpr int MAX_TOKENS = 256;
 
 // The form in which a kernel reads a token's activations.
 enum class Layout {

@@ -145,6 +145,12 @@ void multiply_listed(const Scheme & scheme, const Weights & weights, bool interl
     }
 }
 
+// The activations of as many tokens stay in the second-level cache while weight rows are multiplied with all of them.
+int tokens_at_once(Form form, int64_t k) {
+    constexpr int64_t ROOM = 512*1024;  // bytes
+    return (int) std::clamp<int64_t>(ROOM/activation_size(form, k)/TILE*TILE, MAX_WIDTH, MAX_TOKENS);
+}
+
 void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * w = op->src[0];
     const ggml_tensor * list = list_of(op);
@@ -159,14 +165,15 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
     share(chunks, params, [&](int64_t matrix, int64_t row0, int64_t row1) {
         const int64_t i02 = matrix%w->ne[2], i03 = matrix/w->ne[2];
         const Weights weights = {(const char *) w->data + i02*w->nb[2] + i03*w->nb[3], w->nb[1], w->ne[0]};
-        Token tokens[MAX_WIDTH];
+        Token tokens[MAX_TOKENS];
         int   n = 0;
+        const int n_most = list ? MAX_WIDTH : tokens_at_once(scheme.form, w->ne[0]);
         const int64_t n_all = r3*r2*x->ne[1];
         for (int64_t i = 0; i < n_all; i++) {
             const int64_t i1 = i%x->ne[1], i2 = i02*r2 + i/x->ne[1]%r2, i3 = i03*r3 + i/(x->ne[1]*r2);
             char * out = (char *) op->data + i1*op->nb[1] + i2*op->nb[2] + i3*op->nb[3];
             tokens[n++] = {in.row(i1 + x->ne[1]*(i2 + x->ne[2]*i3)), (float *) out};
-            if (n == MAX_WIDTH || i + 1 == n_all) {
+            if (n == n_most || i + 1 == n_all) {
                 if (list) {
                     multiply_listed(scheme, weights, in_repacked_buffer(w), (const int32_t *) list->data, row0, row1, tokens, n);
                 } else {
@@ -251,9 +258,10 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
         const int32_t expert  = routes.experts[used];
         const Weights weights = {(const char *) w->data + expert*w->nb[2], w->nb[1], w->ne[0]};
         const int32_t * const end = routes.end(expert);
-        for (const int32_t * i = routes.begin(expert); i < end; i += MAX_WIDTH) {
-            const int n = (int) std::min<int64_t>(MAX_WIDTH, end - i);
-            Token tokens[MAX_WIDTH];
+        const int n_most = tokens_at_once(scheme.form, w->ne[0]);
+        for (const int32_t * i = routes.begin(expert); i < end; i += n_most) {
+            const int n = (int) std::min<int64_t>(n_most, end - i);
+            Token tokens[MAX_TOKENS];
             for (int j = 0; j < n; j++) {
                 const int64_t id = i[j]%n_ids, t = i[j]/n_ids;
                 tokens[j] = {in.row(id%x->ne[1] + x->ne[1]*t), (float *) ((char *) op->data + id*op->nb[1] + t*op->nb[2])};
