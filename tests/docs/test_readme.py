@@ -135,6 +135,7 @@ TASKS = "chat code-new story summary quote code-edit code-comment json turns all
     [
         ("SmolLM2 135M, Q4_0", "smollm2-135m-q4_0.gguf"),
         ("Gemma 3 270M, Q4_K_M", "gemma3-270m-q4_k_m.gguf"),
+        ("SmolLM2 x 3, 1.1 B, Q4_K_M", "smolx3-Q4_K_M.gguf"),
     ],
 )
 def test_the_table_of_tasks_shows_what_was_measured(name: str, model: str):
@@ -206,14 +207,14 @@ def test_the_readme_shows_the_gain_of_the_kernels():
 
 def test_the_readme_shows_the_gain_of_drafting():
     text = " ".join(README.split())
-    smollm2, gemma = "smollm2-135m-q4_0.gguf", "gemma3-270m-q4_k_m.gguf"
-    cold, warm, other = (
-        f"{float(measured(model, f'auto | {temp} | all')[4]):.2f}"
-        for model, temp in ((smollm2, "0"), (smollm2, "0.7"), (gemma, "0"))
+    models = ("smollm2-135m-q4_0.gguf", "gemma3-270m-q4_k_m.gguf", "smolx3-Q4_K_M.gguf")
+    cold, warm = (
+        [f"{float(measured(model, f'auto | {temp} | all')[4]):.2f}" for model in models]
+        for temp in ("0", "0.7")
     )
-    assert f"drafting is {cold} times as fast as our plain decoding with SmolLM2 135M" in text
-    assert f"and {other} times with Gemma 3 270M" in text
-    assert f"At temperature 0.7 it is {warm} times as fast with SmolLM2" in text
+    assert f"drafting is {cold[0]} times as fast as our plain decoding with SmolLM2 135M" in text
+    assert f"{cold[1]} times with Gemma 3 270M and {cold[2]} times with a 1.1 B model" in text
+    assert f"At temperature 0.7 it is {warm[0]}, {warm[1]} and {warm[2]} times as fast" in text
 
 
 def test_the_trained_model_does_what_was_measured():
