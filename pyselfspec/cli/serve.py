@@ -28,7 +28,7 @@ from ._drafting import DraftOptions
 from ._help import ManyOptions
 from ._machine import MachineOptions
 from ._model import LATEST, latest_model, optional_model
-from ._options import common_options, template_from
+from ._options import template_from, verbose_option
 from ._sampling import SamplingOptions
 from ._server_options import KEY_VARIABLE, MIB, ServerOptions
 from ._types import takes
@@ -37,7 +37,8 @@ from ._types import takes
 @cloup.command(name="serve", cls=ManyOptions)
 @optional_model(LATEST, lambda: None)  # --model and --models-dir name others
 @takes(options=ServerOptions, sampling=SamplingOptions, machine=MachineOptions, drafts=DraftOptions)
-@common_options
+@verbose_option
+@cloup.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object.")
 def command(
     model: str | None,
     options: ServerOptions,

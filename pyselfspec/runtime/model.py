@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,9 @@ def _warn_without_gpu() -> None:
         f"n_gpu_layers (-ngl) has no effect, the model runs on the CPU: {reason}"
     )
     warnings.warn(warning, stacklevel=3)
+
+
+_CONTEXT_FIELDS = signature(ContextOptions).parameters.values()
 
 
 class Model(Vocabulary):
@@ -296,6 +300,11 @@ class Model(Vocabulary):
         from .opening import open_context
 
         return open_context(self, ContextOptions(**options))
+
+    context.__signature__ = Signature(  # type: ignore[attr-defined]  # help() shows the fields
+        [Parameter("self", Parameter.POSITIONAL_ONLY), *_CONTEXT_FIELDS],
+        return_annotation="Context",
+    )
 
     # what it is
 

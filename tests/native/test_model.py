@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from gguf import GGUFWriter
 from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError
 from pyselfspec.runtime import pieces, vocabulary
+from pyselfspec.runtime.context_options import ContextOptions
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.model import MASK_KEY
 from pyselfspec.util import paths
@@ -222,3 +225,8 @@ next(pieces)
 """
     run = run_python(code, tiny_path())
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_the_options_of_a_context_are_its_signature(tiny: Any) -> None:
+    shown = inspect.signature(tiny().context).parameters
+    assert list(shown) == [each.name for each in dataclasses.fields(ContextOptions)]
