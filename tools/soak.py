@@ -70,6 +70,11 @@ def serving(
             process.terminate()
 
 
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(each) for task in tasks for each in (task / "children").read_text().split()]
+
+
 @dataclass
 class Seen:
     counts: Counter[str] = field(default_factory=Counter)
@@ -79,40 +84,44 @@ class Seen:
 
 @dataclass(frozen=True)
 class Usage:
-    """Memory, files and threads of a process and its children."""
+    """Memory, files and threads of a process, and of its children where `with_children`."""
 
     rss_kib: int
     n_files: int
     n_threads: int
 
     @classmethod
-    def of(cls, pid: int) -> Usage:
+    def of(cls, pid: int, *, with_children: bool = True) -> Usage:
         proc = Path(f"/proc/{pid}")
         lines = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         rss, n_threads = (int(lines[name].split()[0]) for name in ("VmRSS", "Threads"))
         n_files = len(list((proc / "fd").iterdir()))
-        for task in (proc / "task").iterdir():
-            for child in (task / "children").read_text().split():
-                more = cls.of(int(child))
-                rss, n_files = rss + more.rss_kib, n_files + more.n_files
-                n_threads += more.n_threads
+        for child in children(pid) if with_children else ():
+            more = cls.of(child)
+            rss, n_files = rss + more.rss_kib, n_files + more.n_files
+            n_threads += more.n_threads
         return cls(rss, n_files, n_threads)
 
 
 @dataclass
 class Crowd:
-    """The clients. alone: the answers of the jobs, when nothing else is asked. heavy: how many of
-    the last jobs have large answers. pause: no request begins while this file exists."""
+    """The clients. alone: the answers of the jobs, when nothing else is asked. pause: no request
+    begins while this file exists. is_router: the server's children are models that begin and end
+    all the time, and are not measured."""
 
     url: str
     pid: int
     jobs: Sequence[Job]
     rng: random.Random
     pause: Path | None = None
+    is_router: bool = False
     seen: Seen = field(default_factory=Seen)
     alone: list[Answer] = field(default_factory=list)
     n_begun: int = 0
     is_ending: bool = False
+
+    def measure(self, when: str) -> None:
+        self.seen.usage[when] = Usage.of(self.pid, with_children=not self.is_router)
 
     def client(self, n: int, **options: Any) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=n)
@@ -151,7 +160,7 @@ class Crowd:
             await self.may_begin()
             self.n_begun += 1
             if self.n_begun % 100 == 0:
-                self.seen.usage[str(self.n_begun)] = Usage.of(self.pid)
+                self.measure(str(self.n_begun))
             chosen = self.slow if self.n_begun % 20 == 0 else self.rng.choice(ways)
             await chosen(slow if self.n_begun % 20 == 0 else http)
             self.seen.counts[chosen.__name__] += 1
@@ -252,7 +261,7 @@ class Crowd:
         async with self.client(n_clients) as http:
             asking = [asyncio.create_task(self._until_the_end(http)) for _ in range(n_clients)]
             await asyncio.sleep(2)
-            start = time.monotonic()
+            start, of_server = time.monotonic(), children(self.pid)
             process.send_signal(signal.SIGTERM)
             self.is_ending = True
             code = await asyncio.to_thread(process.wait, 60)
@@ -260,6 +269,8 @@ class Crowd:
             await asyncio.gather(*asking)
         if code != 0 or seconds > END_S:
             self.seen.wrong.append(f"it ended after {seconds:.1f} s with status {code}")
+        if left := [each for each in of_server if Path(f"/proc/{each}").exists()]:
+            self.seen.wrong.append(f"its processes {left} have not ended")
         return seconds
 
     async def _until_the_end(self, http: httpx.AsyncClient) -> None:
@@ -306,9 +317,9 @@ async def soak(
     usage = crowd.seen.usage
     await crowd.ask_alone()
     await crowd.ask(n_clients, 2 * n_clients)  # for as many threads as there will be
-    usage["start"] = Usage.of(process.pid)
+    crowd.measure("start")
     await crowd.ask(n_clients, n_requests)
-    usage["end"] = Usage.of(process.pid)
+    crowd.measure("end")
     start, end = usage["start"], usage["end"]
     if end.n_files > start.n_files or end.n_threads > start.n_threads:
         crowd.seen.wrong.append(f"{start} at the start, {end} at the end")
@@ -347,7 +358,8 @@ def command(
         given += ["--slot-save-path", folder, "--chat-template", "chatml", "-t", "2", *options]
         log = Path(folder, "log.txt")
         with serving(models, given, log) as (process, url):
-            crowd = Crowd(url, process.pid, jobs(names, seed), random.Random(seed), pause)
+            rng, is_router = random.Random(seed), len(models) > 1
+            crowd = Crowd(url, process.pid, jobs(names, seed), rng, pause, is_router)
             start = time.monotonic()
             end_s = asyncio.run(soak(crowd, process, clients, requests))
             seconds = time.monotonic() - start

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -32,6 +33,8 @@ from ._options import template_from, verbose_option
 from ._sampling import SamplingOptions
 from ._server_options import KEY_VARIABLE, MIB, ServerOptions
 from ._types import takes
+
+ORPHAN_S = 20.0  # of a model's process without the server that started it
 
 
 @cloup.command(name="serve", cls=ManyOptions)
@@ -193,10 +196,13 @@ def _options_of_all(argv: Sequence[str]) -> list[str]:
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it has ended, or has closed our stdin."""
+    """End this process when the one that started it has ended, or has closed our stdin; after
+    ORPHAN_S seconds in any case."""
     while os.read(sys.stdin.fileno(), 1):  # sys.stdin's own lock would abort Python's end
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_S)
+    os._exit(1)
 
 
 def _announce(

@@ -231,6 +231,8 @@ class GracefulServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(shorten)
         self._end()
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves it out after a second Ctrl-C
+            await self.lifespan.shutdown()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -23,11 +23,11 @@ import gguf
 import httpx
 import openai
 import pytest
+from routing import FakeProcess, listed_as, loaded
 from serving import new_client
 from tiny_encoder import write_encoder
 
 from pyselfspec.errors import ArgumentError, UnknownModelError
-from pyselfspec.serve.model_card import FileCard
 from pyselfspec.serve.protocol.errors import ApiError
 from pyselfspec.serve.router import forwarding
 from pyselfspec.serve.router.app import RouterApp
@@ -438,22 +438,6 @@ def test_names_of_models(demo_path: Path, tmp_path: Path) -> None:
         listed(["a=nope"], None, None, 1)
 
 
-def listed_as(name: str, n_bytes: int) -> Listed:
-    return Listed(name, Path(name), n_bytes, FileCard("llama", "Q8_0", 10, n_bytes, 0.0, ()))
-
-
-class FakeProcess:
-    """A process that lives until it is ended."""
-
-    port = 1
-
-    def __init__(self) -> None:
-        self.is_alive = True
-
-    async def end(self) -> None:
-        self.is_alive = False
-
-
 def pool_of(max_bytes: int, keep_s: float | None = None) -> tuple[Pool, list[str]]:
     started: list[str] = []
 
@@ -463,10 +447,6 @@ def pool_of(max_bytes: int, keep_s: float | None = None) -> tuple[Pool, list[str
 
     models = [listed_as(name, 10) for name in "abc"]
     return Pool(models, start, max_bytes=max_bytes, keep_s=keep_s), started
-
-
-def loaded(pool: Pool) -> set[str]:
-    return {name for name, each in pool.entries.items() if each.is_loaded}
 
 
 def test_a_model_in_use_stays_loaded() -> None:

@@ -84,8 +84,6 @@ class RouterApp:
             yield
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             await self._pool.close()
 
     def _check(self, request: Request) -> None:

@@ -24,6 +24,8 @@ class Running(Protocol):
     @property
     def is_alive(self) -> bool: ...
 
+    async def wait_until_ready(self) -> None: ...
+
     async def end(self) -> None: ...
 
 
@@ -69,6 +71,8 @@ class Pool:
         self._keep_s = keep_s
         self._changed = asyncio.Condition()
         self._ending = asyncio.Event()
+        self._loads: set[asyncio.Task[Running]] = set()
+        self._ends: list[asyncio.Future[None]] = []
         # one model at a time, so that two do not wait for each other
         self._loading = asyncio.Lock()
 
@@ -86,12 +90,17 @@ class Pool:
             await self._notify()
 
     def end(self) -> None:
-        """Refuse requests whose model is not loaded."""
-        self._ending.set()
+        """Refuse requests whose model is not loaded, and let all processes finish their answers."""
+        if not self._ending.is_set():
+            self._ending.set()
+            running = [each.running for each in self.entries.values() if each.running is not None]
+            self._ends = [asyncio.ensure_future(each.end()) for each in running]
 
     async def _loaded_or_ending(self, entry: Entry, timeout_s: float) -> Running:
         # goes on without a client that leaves: it will come back
-        loading = asyncio.ensure_future(self._loaded(entry, timeout_s))
+        loading = asyncio.create_task(self._loaded(entry, timeout_s))
+        self._loads.add(loading)
+        loading.add_done_callback(self._loads.discard)
         loading.add_done_callback(lambda task: task.cancelled() or task.exception())
         ending = asyncio.ensure_future(self._ending.wait())
         try:
@@ -99,8 +108,12 @@ class Pool:
         finally:
             ending.cancel()
         if not loading.done():
-            raise ApiError(503, str(ShutdownError()))
+            self._refuse_at_end()
         return loading.result()
+
+    def _refuse_at_end(self) -> None:
+        if self._ending.is_set():
+            raise ApiError(503, str(ShutdownError()))
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -112,7 +125,11 @@ class Pool:
                 async with self._loading:
                     entry.running = None
                     await self._make_room(entry, timeout_s)
+                    self._refuse_at_end()
                     entry.running = await self._start(entry.model)
+                    if self._ending.is_set():  # `end` did not know it
+                        await entry.running.end()
+                    await entry.running.wait_until_ready()
             return entry.running
 
     async def _make_room(self, entry: Entry, timeout_s: float) -> None:
@@ -129,7 +146,8 @@ class Pool:
         end = time.monotonic() + timeout_s
         others = [each for each in self.entries.values() if each is not entry]
         while sum(each.model.n_bytes for each in others if each.takes_memory) + needed > most:
-            idle = [each for each in others if each.takes_memory and not each.n_users]
+            self._refuse_at_end()
+            idle = [each for each in others if each.is_loaded and not each.n_users]
             if idle:
                 await self.unload(min(idle, key=lambda each: each.used_at))
                 continue
@@ -167,6 +185,7 @@ class Pool:
         return entry.used_at + keep_s - time.monotonic()
 
     async def close(self) -> None:
-        """End all processes."""
-        found = [each.running for each in self.entries.values() if each.running is not None]
-        await asyncio.gather(*(running.end() for running in found))
+        """Wait until all processes have ended, and those that were being started."""
+        self.end()
+        await self._notify()
+        await asyncio.gather(*self._ends, *self._loads, return_exceptions=True)

@@ -9,7 +9,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import h11
@@ -19,7 +19,8 @@ from ..protocol.errors import ApiError
 from .models import Listed
 
 START_S = 600.0  # to load a model
-END_S = 15.0  # to end after SIGTERM
+END_S = 15.0  # to end after SIGTERM, beside the time for answers
+KILL_S = 5.0  # to end after SIGKILL
 N_LINE = 1 << 16  # bytes
 N_READ = 1 << 16
 # Headers of a connection, not of what it carries.
@@ -30,77 +31,84 @@ OWN = frozenset(
 
 @dataclass(eq=False, slots=True)
 class ModelProcess:
-    """A running server. port: of the loopback interface."""
+    """A server's process, whose port is known when it is ready. end_s: seconds to end after
+    SIGTERM. said: its last line on stderr."""
 
+    name: str
     process: Process
-    port: int
-    log: asyncio.Task[None]
+    end_s: float
+    port: int = 0
+    said: str = ""
+    log: asyncio.Task[None] = field(init=False)
+    ending: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.log = asyncio.create_task(self._copy_log())
 
     @property
     def is_alive(self) -> bool:
         return self.process.returncode is None
 
     @classmethod
-    async def start(cls, model: Listed, options: Sequence[str]) -> ModelProcess:
-        """Start a server and wait until it accepts requests. options: of the command line.
+    async def start(cls, model: Listed, options: Sequence[str], grace_s: float) -> ModelProcess:
+        """Start a server. options: of the command line. grace_s: seconds that it takes to finish
+        answers.
 
-        Raises ApiError with what the process said last if it ends before.
+        Must not be cancelled: asyncio would wait for pipes of the process that are never connected.
         """
         command = [sys.executable, "-m", "pyselfspec", "serve", str(model.path), *options]
         command += ["--host", "127.0.0.1", "--port", "0", "--alias", model.name]
         process = await asyncio.create_subprocess_exec(
             *command, "--json", "--with-parent", stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=N_LINE
         )
-        said = [""]
-        log = asyncio.create_task(_copy_log(process, model.name, said))
-        assert process.stdout is not None
+        return cls(model.name, process, grace_s + END_S)
+
+    async def wait_until_ready(self) -> None:
+        """Wait until the process accepts requests. Raises ApiError with what it said last if it
+        ends before."""
+        assert self.process.stdout is not None
         try:
             async with asyncio.timeout(START_S):
-                line = await process.stdout.readline()
+                line = await self.process.stdout.readline()
             port = urlsplit(json.loads(line)["url"]).port
             assert port is not None
         except (TimeoutError, ValueError, KeyError, AssertionError):
-            await _end(process)
-            await log
-            reason = said[0].removeprefix("Error: ") or "it ended without a message"
-            raise ApiError(503, f"{model.name} could not be loaded: {reason}") from None
-        except BaseException:
-            process.kill()
-            raise
-        return cls(process, port, log)
+            await self.end()
+            reason = self.said.removeprefix("Error: ") or "it ended without a message"
+            raise ApiError(503, f"{self.name} could not be loaded: {reason}") from None
+        self.port = port
 
     async def end(self) -> None:
-        """End the process; no request waits for it."""
-        await _end(self.process)
-        await self.log
+        """End the process within end_s + KILL_S seconds. Goes on if it is cancelled."""
+        if self.ending is None:
+            self.ending = asyncio.create_task(self._end())
+        await asyncio.shield(self.ending)
 
+    async def _end(self) -> None:
+        for stop, seconds in ((self.process.terminate, self.end_s), (self.process.kill, KILL_S)):
+            with suppress(ProcessLookupError):
+                stop()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.process.wait()
+                    await asyncio.shield(self.log)
+                    return
 
-async def _end(process: Process) -> None:
-    with suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(END_S):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
-async def _copy_log(process: Process, name: str, said: list[str]) -> None:
-    """Write the lines of a process to stderr with its name, and keep the last one."""
-    assert process.stderr is not None
-    while True:
-        try:
-            line = await process.stderr.readline()
-        except ValueError:  # longer than N_LINE
-            continue
-        if not line:
-            return
-        text = line.decode(errors="replace").rstrip()
-        if text:
-            said[0] = text
-            sys.stderr.write(f"[{name}] {text}\n")
+    async def _copy_log(self) -> None:
+        """Write the lines of the process to stderr with its name, and keep the last one."""
+        assert self.process.stderr is not None
+        while True:
+            try:
+                line = await self.process.stderr.readline()
+            except ValueError:  # longer than N_LINE
+                continue
+            if not line:
+                return
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                self.said = text
+                with suppress(OSError):  # nobody reads them; the process must be able to go on
+                    sys.stderr.write(f"[{self.name}] {text}\n")
 
 
 class Forwarded:

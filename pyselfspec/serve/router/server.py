@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
@@ -15,7 +17,9 @@ from ..settings import Settings
 from .app import RouterApp
 from .models import Listed
 from .pool import Pool
-from .process import ModelProcess
+from .process import END_S, KILL_S, ModelProcess
+
+LATE_S = 5.0  # after the time in which all processes have ended
 
 
 def make_server(
@@ -29,13 +33,23 @@ def make_server(
     grace_s: float,
     ready: Callable[[], None],
 ) -> uvicorn.Server:
-    """Return the server. options: of the command line, for the processes of all models."""
+    """Return the server. options: of the command line, for the processes of all models.
+
+    The program ends within grace_s + END_S + KILL_S + LATE_S seconds after a signal, and the
+    processes of models with it.
+    """
     host = listener.getsockname()[0]
     if is_loopback(host):
         settings = replace(settings, hosts=tuple(sorted({*LOOPBACK, host})))
 
     async def start(model: Listed) -> ModelProcess:
-        return await ModelProcess.start(model, options)
+        return await ModelProcess.start(model, options, grace_s)
+
+    def end() -> None:
+        late = threading.Timer(grace_s + END_S + KILL_S + LATE_S, os._exit, [1])
+        late.daemon = True
+        late.start()
+        pool.end()
 
     pool = Pool(models, start, max_bytes=max_bytes, keep_s=keep_s)
     config = uvicorn.Config(
@@ -47,4 +61,4 @@ def make_server(
         lifespan="on",
         timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
-    return GracefulServer(config, ready, pool.end)
+    return GracefulServer(config, ready, end)
