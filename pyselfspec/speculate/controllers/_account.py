@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-LOSS_SHARE = 0.01  # of the time of plain decoding that drafts may lose
-LOSS_PASSES = 0.75  # plain passes that they may lose beyond it: a text has to begin somehow
+LOSS_SHARE = 0.02  # of the time of plain decoding that drafts may lose
+LOSS_PASSES = 1.5  # plain passes that they may lose beyond it: a text has to begin somehow
+IN_BATCH = 0.5  # of both in a batch, where drafts gain less
 
 
 @dataclass(slots=True)
@@ -26,7 +27,8 @@ class Account:
         self._plain_us += n_tokens * plain_us
         self._lost_us += us - n_tokens * plain_us
 
-    def n_rests(self, us: float, plain_us: float) -> int:
+    def n_rests(self, us: float, plain_us: float, *, in_batch: bool = False) -> int:
         """Return the number of plain steps until the credit covers us, 0 if it does now."""
-        credit_us = LOSS_SHARE * self._plain_us + LOSS_PASSES * plain_us - self._lost_us
-        return max(0, ceil((us - credit_us) / (LOSS_SHARE * plain_us)))
+        part = IN_BATCH if in_batch else 1.0
+        credit_us = part * (LOSS_SHARE * self._plain_us + LOSS_PASSES * plain_us) - self._lost_us
+        return max(0, ceil((us - credit_us) / (part * LOSS_SHARE * plain_us)))

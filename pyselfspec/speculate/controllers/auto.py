@@ -151,7 +151,8 @@ class Auto:
         if step.draft.n_passed_or_dropped:
             self._observe_outcomes(step)
         plain_us = self.decision.costs.plain_us
-        self._n_rests = self._account.n_rests(self._look_up_us, plain_us)
+        in_batch = step.batch_load.n_sequences > 0
+        self._n_rests = self._account.n_rests(self._look_up_us, plain_us, in_batch=in_batch)
         self._account.add(self._n_rests, self._n_rests * plain_us, plain_us)
         self._own_us = (time.perf_counter_ns() - start_ns) / 1000
 
