@@ -46,7 +46,7 @@ def begin(drafter: Any, context: Any) -> None:
         HISTORY,
         drafter=drafter,
         controller=Fixed(1, p_min=0),
-        sampler=FakeSampler(),  # type: ignore[arg-type]
+        sampler=FakeSampler(),
         n_predict=1,
     )
     run(context, generation.begin())
@@ -275,7 +275,7 @@ class DrafterConformance(ABC):
                 prompt,
                 drafter=self.make(context),
                 controller=Fixed(3, p_min=0),
-                sampler=FakeSampler(),  # type: ignore[arg-type]
+                sampler=FakeSampler(),
                 n_predict=12 + i,
             )
             for i, prompt in enumerate(prompts)
