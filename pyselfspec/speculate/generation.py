@@ -230,7 +230,8 @@ class Generation:
         """Add the step's tokens to the text, and remove the rejected ones from the sequence."""
         self._ended = step.verdict.ended
         self.history += step.tokens
-        if not step.draft.is_empty:  # else the sequence holds the text as it is
+        draft = step.draft
+        if not draft.is_empty or not draft.verification.is_whole:  # else it holds the text already
             yield from self._rollback(len(self.history) - 1)
             self.seq.set_tokens(self.history[:-1])
         if self._before_draft is not None:

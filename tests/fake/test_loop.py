@@ -9,6 +9,9 @@ from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.runtime.passes import Hidden, Pass, Rows
 from pyselfspec.speculate.batching import generate_steps
 from pyselfspec.speculate.drafters import layer_skip
+from pyselfspec.speculate.drafters.layer_skip.shared_blocks import SharedBlocks
+from pyselfspec.speculate.pass_requests import PassRequest
+from pyselfspec.speculate.types import Draft
 from pyselfspec.testing.fake_context import FakeContext
 from pyselfspec.testing.fake_drafter import FakeController, FakeDrafter
 from pyselfspec.testing.fake_model import EOG, Broken, FakeModel, FakeSampler, plain_tokens
@@ -98,6 +101,25 @@ def test_drafted_text_is_plain_text(way, quality, lengths, n_predict):
         assert run.tokens == run.told == plain, f"ends after {end_after}, seed {sampler_seed}"
         assert run.sampler.n_draws == len(plain)
         run.assert_cells_are_history()
+
+
+class EmptyAfterShared(FakeDrafter):
+    """Runs the shared blocks over the last token, then proposes nothing."""
+
+    def draft(self, history, limit):
+        shared = SharedBlocks(LayerMask.early_exit(self.model.n_layer, 2))
+        rows = Rows.of(0, len(history) - 1, history[-1:], "none")
+        shared.keep((yield PassRequest(rows, shared.below())).hidden)
+        return Draft(verification=shared.verification())
+
+
+def test_an_empty_draft_is_verified_by_the_pass_that_it_names():
+    model = FakeModel(0.6)
+    run = Run(model, drafter=EmptyAfterShared(model), n_predict=5)
+    for step in run:
+        assert step.draft.verification.in_place and len(step.tokens) == 1
+        run.assert_cells_are_history()
+    assert run.tokens == plain_tokens(model, PROMPT, 5)
 
 
 def test_the_combinations_above_reach_every_kind_of_step():

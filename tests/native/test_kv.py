@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pyselfspec import KVSequence, LayerMask
+from pyselfspec import GREEDY, Fixed, KVSequence, LayerMask, Sampler
 from pyselfspec.errors import ArgumentError, ContextFullError, UnsupportedError
 from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.passes import Rows
+from pyselfspec.speculate.batching import generate_steps
+from pyselfspec.speculate.drafters import Drafter
+from pyselfspec.speculate.drafters.layer_skip.shared_blocks import SharedBlocks
+from pyselfspec.speculate.limits import DraftLimit
+from pyselfspec.speculate.pass_requests import PassRequest, Work
+from pyselfspec.speculate.types import Draft
 from tools.models import tiny_gguf
 
 EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
@@ -294,3 +302,31 @@ def test_a_dropped_sequence_can_be_borrowed_again(tiny: Any, new_context: Any) -
         assert spare.seq_id == 2
         with pytest.raises(ArgumentError, match="a draft uses sequence 2"):
             sequences[2].occupy()
+
+
+class EmptyAfterShared(Drafter):
+    """Runs the shared blocks over the last token, then proposes nothing."""
+
+    name = "empty-after-shared"
+
+    def draft(self, history: Sequence[int], limit: DraftLimit) -> Work[Draft]:
+        shared = SharedBlocks(LayerMask.early_exit(self._context.model.n_layer, 1))
+        rows = Rows.of(0, len(history) - 1, history[-1:], "none")
+        shared.keep((yield PassRequest(rows, shared.below())).hidden)
+        return Draft(verification=shared.verification())
+
+
+def test_a_sequence_knows_its_tokens_after_empty_drafts_that_shared_blocks(
+    tiny: Any, new_context: Any, token_ids: Any
+) -> None:
+    context = new_context(tiny())
+    prompt = token_ids(6)
+    given = {"controller": Fixed(2), "n_predict": 4, "consume": lambda token: False}
+    sampler = Sampler(context.model, GREEDY)
+    text = list(prompt)
+    for step in generate_steps(
+        context, prompt, drafter=EmptyAfterShared(context), sampler=sampler, **given
+    ):
+        text += step.tokens
+        assert context.sequence(0).tokens == tuple(text[:-1])
+    assert len(text) == len(prompt) + 4

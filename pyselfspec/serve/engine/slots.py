@@ -18,9 +18,8 @@ from ...runtime.sequence_snapshot import can_save, restore_sequence, save_sequen
 from ..store.prefixes import Prefixes
 
 N_LOST = 64  # tokens; to read fewer again takes little time
-LOST_SHARE = (
-    1 / 8
-)  # of a sequence; for fewer, copying all of it takes as long as reading them again
+# Of a sequence; to copy all of it takes as long as to read fewer tokens again.
+LOST_SHARE = 1 / 8
 
 
 @dataclass(eq=False, slots=True)

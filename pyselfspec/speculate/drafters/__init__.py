@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 from ...costs.table import CostTable
 from ...errors import ArgumentError
 from ...hub import named_path
+from ...runtime.passes import FULL
 from ...util import plugins
 from ..draft_names import Named
 from ..limits import DraftLimit
@@ -166,7 +167,7 @@ def timed_draft(
         draft, work_us = yield from timed(found)
         us += work_us
     us = draft.draft_us or max(1, us)
-    if draft.is_empty:
+    if draft.is_empty and draft.verification is FULL:
         return Draft(draft_us=us, catch_up_us=draft.catch_up_us)
     return replace(draft, draft_us=us).with_source(drafter.name)
 
