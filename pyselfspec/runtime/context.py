@@ -341,7 +341,7 @@ class Context(Closing):
         """Prepare a pass: forget the tokens that it writes over. Returns its adapters."""
         adapters = self.adapters if what.adapters is None else what.adapters
         self._adapt(adapters)
-        self.sequence_table.invalidate(rows, what.in_place, adapters)
+        self.sequence_table.invalidate(rows, adapters, in_place=what.in_place)
         self.n_decodes += 1
         return adapters
 

@@ -29,7 +29,7 @@ class SequenceTable:
 
     # tokens
 
-    def invalidate(self, rows: Rows, in_place: bool, adapters: Adapters = ()) -> None:
+    def invalidate(self, rows: Rows, adapters: Adapters, *, in_place: bool) -> None:
         """Forget the tokens from the rows of a pass on; in place, also in sequences that share
         their cells; and all tokens of a sequence that were computed with other adapters."""
         for _, seq_id, pos in rows.places():

@@ -16,7 +16,7 @@ def table():
 
 
 def test_a_pass_makes_unknown_what_it_touches(table):
-    table.invalidate(Rows.of(0, 3, [9]), in_place=False)
+    table.invalidate(Rows.of(0, 3, [9]), (), in_place=False)
     assert table.tokens[0] == [1, 2, 3]
 
 
@@ -30,13 +30,13 @@ def test_only_what_follows_the_known_becomes_known(table):
 def test_a_pass_in_place_changes_every_sequence_that_shares_the_cells(table):
     table.copy(0, 1)
     table.copy(1, 2)
-    table.invalidate(Rows.of(2, 3, [4]), in_place=True)
+    table.invalidate(Rows.of(2, 3, [4]), (), in_place=True)
     assert [table.tokens[i] for i in range(3)] == [[1, 2, 3]] * 3
 
 
 def test_a_pass_into_new_cells_changes_its_own_sequence_only(table):
     table.copy(0, 1)
-    table.invalidate(Rows.of(1, 3, [4]), in_place=False)
+    table.invalidate(Rows.of(1, 3, [4]), (), in_place=False)
     assert (table.tokens[0], table.tokens[1]) == ([1, 2, 3, 4, 5], [1, 2, 3])
 
 
@@ -45,7 +45,7 @@ def test_who_was_dropped_shares_nothing_any_more(table):
     table.clear(1)
     assert table.tokens[1] == []
     table.record(Rows.of(1, 0, [1, 2]))
-    table.invalidate(Rows.of(1, 0, [1, 2]), in_place=True)
+    table.invalidate(Rows.of(1, 0, [1, 2]), (), in_place=True)
     assert table.tokens[0] == [1, 2, 3, 4, 5]
 
 
