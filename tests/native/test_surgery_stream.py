@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -185,7 +186,7 @@ def test_a_disk_too_small_is_refused_at_once(
 ) -> None:
     copy = identical(tiny_path())
     free = SimpleNamespace(free=copy.n_bytes - 1)
-    monkeypatch.setattr(stream.shutil, "disk_usage", lambda _path: free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: free)
     with pytest.raises(OSError, match=f"has {copy.n_bytes} bytes, but only {free.free} are free"):
         copy.write(target)
     assert_untouched(target)
