@@ -39,7 +39,7 @@ class Vocabulary(Closing):
         return {}
 
     @cached_property
-    def _ends(self) -> dict[int, bool]:
+    def _ends(self) -> dict[int, bool]:  # of tokens that were drawn: whether generation ends
         return {}
 
     @property
@@ -167,15 +167,17 @@ class Vocabulary(Closing):
         """Whether generation ends with this token."""
         is_eog = self._ends.get(token)
         if is_eog is None:
-            with self.in_use:
-                is_eog = bool(llama.llama_vocab_is_eog(self.vocab, token))
-            self._ends[token] = is_eog
+            is_eog = self._ends[token] = self._is_eog(token)
         return is_eog
+
+    def _is_eog(self, token: int) -> bool:
+        with self.in_use:
+            return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     @cached_property
     def eog_tokens(self) -> tuple[int, ...]:
         """The tokens with which generation ends."""
-        return tuple(token for token in range(self.n_vocab) if self.is_eog(token))
+        return tuple(token for token in range(self.n_vocab) if self._is_eog(token))
 
 
 def difference(one: Vocabulary, other: Vocabulary) -> str | None:
