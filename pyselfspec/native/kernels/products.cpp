@@ -161,13 +161,13 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
 
     // Several matrices of src1 may share one of src0: grouped heads that read the same K or V.
     const int64_t r2 = x->ne[2]/w->ne[2], r3 = x->ne[3]/w->ne[3];
+    const int n_most = list ? MAX_WIDTH : tokens_at_once(scheme.form, w->ne[0]);
     const Chunks chunks(w->ne[2]*w->ne[3], op->ne[0], params->nth);
     share(chunks, params, [&](int64_t matrix, int64_t row0, int64_t row1) {
         const int64_t i02 = matrix%w->ne[2], i03 = matrix/w->ne[2];
         const Weights weights = {(const char *) w->data + i02*w->nb[2] + i03*w->nb[3], w->nb[1], w->ne[0]};
         Token tokens[MAX_TOKENS];
         int   n = 0;
-        const int n_most = list ? MAX_WIDTH : tokens_at_once(scheme.form, w->ne[0]);
         const int64_t n_all = r3*r2*x->ne[1];
         for (int64_t i = 0; i < n_all; i++) {
             const int64_t i1 = i%x->ne[1], i2 = i02*r2 + i/x->ne[1]%r2, i3 = i03*r3 + i/(x->ne[1]*r2);
@@ -253,12 +253,12 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
     }
     ggml_barrier(params->threadpool);
 
+    const int n_most = tokens_at_once(scheme.form, w->ne[0]);
     const Chunks chunks(*routes.n_used, w->ne[1], params->nth);
     share(chunks, params, [&](int64_t used, int64_t row0, int64_t row1) {
         const int32_t expert  = routes.experts[used];
         const Weights weights = {(const char *) w->data + expert*w->nb[2], w->nb[1], w->ne[0]};
         const int32_t * const end = routes.end(expert);
-        const int n_most = tokens_at_once(scheme.form, w->ne[0]);
         for (const int32_t * i = routes.begin(expert); i < end; i += n_most) {
             const int n = (int) std::min<int64_t>(n_most, end - i);
             Token tokens[MAX_TOKENS];
