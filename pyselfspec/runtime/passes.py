@@ -66,11 +66,11 @@ class Rows:
     def require_whole(self) -> None:
         """Raise ArgumentError where a field has more or fewer entries than there are tokens."""
         n = len(self.tokens)
-        if n == len(self.seq_ids) == len(self.pos) == len(self.outputs) and not self.shared:
-            return
-        for name in ("seq_ids", "pos", "outputs", "shared"):
-            n_here = len(getattr(self, name))
-            if n_here != n and (n_here or name != "shared"):
+        sizes = {"seq_ids": len(self.seq_ids), "pos": len(self.pos), "outputs": len(self.outputs)}
+        if self.shared:
+            sizes["shared"] = len(self.shared)
+        for name, n_here in sizes.items():
+            if n_here != n:
                 raise ArgumentError(f"{n} tokens need as many {name}, got {n_here}")
 
     def places(self) -> Iterable[tuple[int, int, int]]:
