@@ -19,17 +19,9 @@ from parameters import nightly_unless
 from places import ROOT, llama_cpp
 
 from pyselfspec.util.build import LIB_DIR
+from tools.bench.cycles import SOURCES
 
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-SOURCES = (
-    "floats",
-    "blocks",
-    "superblocks",
-    "columns",
-    "columns_k",
-    "columns_iq4_xs",
-    "activations",
-)
 N_KINDS = 26  # sixteen types, eight of them in columns too, two with activations as they are
 
 AVX2 = ("avx2", "fma", "f16c")

@@ -29,6 +29,16 @@ NATIVE = ROOT / "pyselfspec" / "native"
 GGML = ROOT / "vendor" / "llama.cpp" / "ggml"
 PROGRAM = Path(__file__).resolve().with_name("_cycles.cpp")
 WIDTHS = (1, 2, 4, 8, 16, 32)
+# Of native/kernels: what a program needs that multiplies, without the rest of the library.
+SOURCES = (
+    "floats",
+    "blocks",
+    "superblocks",
+    "columns",
+    "columns_k",
+    "columns_iq4_xs",
+    "activations",
+)
 CACHE, MEMORY = "cache", "memory"
 BYTES_AND_RUNS = {CACHE: (200 << 10, 900), MEMORY: (192 << 20, 5)}  # of weights, by where they are
 
@@ -49,16 +59,7 @@ def compiled(folder: Path, flags: Sequence[str]) -> Path:
     include = (NATIVE, NATIVE / "kernels", GGML / "include", GGML / "src", cpu)
     common = ["-O3", "-DNDEBUG", *flags, *(f"-I{path}" for path in include), "-c"]
     upstream = [cpu / part for part in ("quants.c", "arch/x86/quants.c")]
-    kernels = (
-        "floats",
-        "blocks",
-        "superblocks",
-        "columns",
-        "columns_k",
-        "columns_iq4_xs",
-        "activations",
-    )
-    ours = [PROGRAM, *(NATIVE / "kernels" / f"{name}.cpp" for name in kernels)]
+    ours = [PROGRAM, *(NATIVE / "kernels" / f"{name}.cpp" for name in SOURCES)]
     cxx = compiler("CXX", "c++")
     objects: list[Path] = []
     for i, source in enumerate([*upstream, *ours]):
