@@ -232,7 +232,7 @@ class Step:
     """One draft and its verdict.
 
     batch_load: of the verification pass.
-    tokens: those that this step adds to the text, at least one.
+    tokens: the tokens that this step adds to the text, at least one.
     """
 
     draft: Draft

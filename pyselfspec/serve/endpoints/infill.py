@@ -107,8 +107,8 @@ async def post_infill(service: Writing, body: InfillRequest, request: Request) -
 
 
 class InfillWriter(ResponseWriter):
-    """Writes an answer. name: of the model. n_prompt: tokens of the prompt. fields: those that a
-    whole answer has, by paths such as timings/prompt_n, which are their names too; None for all."""
+    """Writes an answer. name: of the model. n_prompt: tokens of the prompt. fields: the
+    paths of the fields that a whole answer has, such as timings/prompt_n; None for all."""
 
     def __init__(
         self, name: str, n_prompt: int, n_ctx: int, *, fields: Sequence[str] | None, stream: bool

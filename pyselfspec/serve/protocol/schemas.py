@@ -120,7 +120,7 @@ class StreamOptions(Nullable):
 
 class RuledRequest(Nullable):
     """A request whose fields have rules, see request_fields.py. KIND: of request. IGNORED: fields
-    that do nothing, whatever the rules say."""
+    that do nothing, though rules may name them."""
 
     KIND: ClassVar[str]
     IGNORED: ClassVar[tuple[str, ...]] = ()

@@ -185,7 +185,7 @@ class Pool:
         return entry.used_at + keep_s - time.monotonic()
 
     async def close(self) -> None:
-        """Wait until all processes have ended, and those that were being started."""
+        """Wait until all processes have ended, also processes that were being started."""
         self.end()
         await self._notify()
         await asyncio.gather(*self._ends, *self._loads, return_exceptions=True)

@@ -107,7 +107,7 @@ class ModelProcess:
             text = line.decode(errors="replace").rstrip()
             if text:
                 self.said = text
-                with suppress(OSError):  # nobody reads them; the process must be able to go on
+                with suppress(OSError):  # stderr is closed; the process must go on
                     sys.stderr.write(f"[{self.name}] {text}\n")
 
 
