@@ -26,6 +26,8 @@ from ..masks.score import Score
 from ..util.pass_width import MAX_DRAFT
 from .table import Costs
 
+GAIN_MIN = 0.02  # least expected gain for which to draft
+
 Number = TypeVar("Number", float, NDArray[np.float64])
 
 

@@ -87,30 +87,32 @@ class Costs:
         """Whether verification passes skip blocks that drafts have run."""
         return self.verify_us != self.full_us
 
-    def in_batch(self, n_texts: int, n_rows: int) -> Costs:
+    def in_batch(self, n_texts: int, n_rows: int, shared_us: Sequence[float]) -> Costs:
         """Return the costs for one text in a batch with n_rows rows of n_texts other texts.
 
         The time that a row adds counts for every text. Assumes that all draft in the same passes.
+
+        shared_us: of full passes over 1, 2, ... rows that several texts share.
         """
         if not n_texts:
             return self
 
-        def in_batch(us: tuple[float, ...]) -> tuple[float, ...]:
-            alone = _at_width(us, n_rows + 1)
-            added = (_at_width(us, n_rows + 1 + n) - alone for n in range(len(us)))
+        def in_batch(us: Sequence[float]) -> tuple[float, ...]:
+            alone = at_width(us, n_rows + 1)
+            added = (at_width(us, n_rows + 1 + n) - alone for n in range(len(self.full_us)))
             return tuple(alone + (1 + n_texts) * max(0.0, each) for each in added)
 
-        shared = _at_width(self.full_us, n_texts + 1) / self.plain_us
+        shared = at_width(shared_us, n_texts + 1) / shared_us[0]
         return replace(
             self,
-            full_us=in_batch(self.full_us),
-            verify_us=in_batch(self.verify_us),
+            full_us=in_batch(shared_us),
+            verify_us=in_batch(self.verify_us if self.shares else shared_us),
             token_us=self.token_us * shared,
             last_us=self.last_us * shared,
         )
 
 
-def _at_width(us: tuple[float, ...], width: int) -> float:
+def at_width(us: Sequence[float], width: int) -> float:
     """Return the time of a pass; beyond the table it rises as in the second half of the table."""
     last, middle = len(us), len(us) // 2
     if width <= last:

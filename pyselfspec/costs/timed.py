@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
@@ -11,7 +11,7 @@ from statistics import median
 from .table import N_WIDTH, Costs, CostTable
 
 N_RECENT = 9  # timings of one kind of pass that count
-N_VERIFIED = 64  # timings of verification passes that count: widths not used for long are forgotten
+N_KEPT = 64  # wide passes after which a width that was not used is forgotten
 N_SURE = 3  # timings of a width from which it has its own correction
 N_UNTIMED = 3  # longest draft before any draft was timed
 N_NEAR = 32  # tokens over which costs count as equal
@@ -24,11 +24,39 @@ def _recent() -> deque[float]:
     return deque(maxlen=N_RECENT)
 
 
-Verified = deque[tuple[int, float]]  # draft tokens of a pass, measured over expected time
+class Widths:
+    """Recent ratios of measured to expected time, by the draft tokens of a pass.
 
+    n_kept: passes after which a width without another one is forgotten.
+    """
 
-def _verified() -> Verified:
-    return deque(maxlen=N_VERIFIED)
+    def __init__(self, n_kept: int) -> None:
+        self.ratios: dict[int, deque[float]] = {}
+        self._n_kept = n_kept
+        self._n = 0  # passes
+        self._last: dict[int, int] = {}  # by width, the one used last at the end
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ratios.values()))
+
+    def add(self, n: int, ratio: float) -> None:
+        self._n += 1
+        self.ratios.setdefault(n, _recent()).append(ratio)
+        self._last.pop(n, None)
+        self._last[n] = self._n
+        while self._last[oldest := next(iter(self._last))] <= self._n - self._n_kept:
+            del self.ratios[oldest], self._last[oldest]
+
+    def forget_one(self) -> None:
+        """Forget a timing of the width that was not used for longest."""
+        if self._last:
+            oldest = next(iter(self._last))
+            self.ratios[oldest].popleft()
+            if not self.ratios[oldest]:
+                del self.ratios[oldest], self._last[oldest]
+
+    def all(self) -> list[float]:
+        return [ratio for ratios in self.ratios.values() for ratio in ratios]
 
 
 @dataclass(slots=True)
@@ -42,40 +70,40 @@ class TimedCosts:
 
     Ratios are relative to the machine's current speed, which is estimated separately: a processor
     that is slower for a while, for example after a long prompt, is slower at all widths.
+
+    n_kept: passes after which a width without another timing is forgotten.
     """
 
     table: CostTable
+    n_kept: int = N_KEPT
     _plain: deque[float] = field(default_factory=_recent)
     _draft: deque[float] = field(default_factory=_recent)
-    _full: Verified = field(default_factory=_verified)
-    _rest: Verified = field(default_factory=_verified)  # the blocks that drafts leave
-    _shared: Verified = field(default_factory=_verified)  # full passes that several texts share
+    _full: Widths = field(init=False)
+    _rest: Widths = field(init=False)  # the blocks that drafts leave
     _made: set[str] = field(default_factory=set)  # kinds of passes
     _n_plain: int = 0
     _slowness: float = 0.0  # measured over expected time of all passes, 0 before the first timing
     _expected: Costs = field(init=False)
 
     def __post_init__(self) -> None:
+        self._full, self._rest = Widths(self.n_kept), Widths(self.n_kept)
         # a width that seems to cost too much would never be tried and never be corrected
         self._expected = self.table.at(0).rising()
 
-    def at(self, n_past: int, *, shared: bool = False) -> Costs:
-        """Return the costs at a length of the text.
-
-        shared: of passes that several texts share, if such passes were timed.
-        """
+    def at(self, n_past: int) -> Costs:
+        """Return the costs at a length of the text."""
         costs = self._table_at(n_past)
         slowness = self._slowness or 1.0
-        plain = median(self._plain or [ratio for _, ratio in self._full] or [1.0])
+        plain = median(self._plain or self._full.all() or [1.0])
         draft = slowness * median([plain, *self._draft])
 
-        def corrected(us: Sequence[float], timed: Iterable[tuple[int, float]]) -> tuple[float, ...]:
-            ratios = _ratios(timed, plain)
+        def corrected(us: Sequence[float], sure: dict[int, float]) -> tuple[float, ...]:
+            ratios = _between(sure, len(us))
             return tuple([slowness * r * each for r, each in zip(ratios, us, strict=True)])
 
-        timed = self._shared if shared and self._shared else self._full
-        full = corrected(costs.full_us, [(0, plain)] * N_SURE + [*timed])
-        verify = corrected(costs.verify_us, self._rest) if costs.shares else full
+        full = corrected(costs.full_us, {0: plain} | _sure(self._full))
+        rest = _sure(self._rest) or {0: median([plain, *self._rest.all()])}
+        verify = corrected(costs.verify_us, rest) if costs.shares else full
         return Costs(
             n_past, full, verify, draft * costs.token_us, draft * costs.last_us, costs.repeats
         )
@@ -138,17 +166,12 @@ class TimedCosts:
         else:
             self._plain.append(self._relative(ratio, self._plain))
             self._n_plain += 1
-            if self._n_plain % N_FORGET == 0 and self._full:
-                self._full.popleft()  # otherwise a width timed badly would never be tried again
+            if self._n_plain % N_FORGET == 0:
+                self._full.forget_one()  # else a width timed badly would never be tried again
 
-    def observe_shared(self, n_past: int, n_rows: int, us: float) -> None:
-        """Learn from the time of a full pass over n_rows rows of several texts."""
-        n = min(n_rows, N_WIDTH) - 1
-        self._add(self._shared, n, us / self._table_at(n_past).full_us[n])
-
-    def _add(self, timed: Verified, n: int, ratio: float) -> None:
+    def _add(self, timed: Widths, n: int, ratio: float) -> None:
         """Add a timing of a pass with n draft tokens."""
-        timed.append((n, self._relative(ratio, [r for m, r in timed if m == n])))
+        timed.add(n, self._relative(ratio, timed.ratios.get(n, ())))
 
     def _relative(self, ratio: float, earlier: Sequence[float]) -> float:
         """Return the ratio relative to the machine's speed; kinds with N_SURE timings update it."""
@@ -161,31 +184,28 @@ class TimedCosts:
         return ratio / self._slowness
 
 
-def _ratios(verified: Iterable[tuple[int, float]], plain: float) -> list[float]:
-    """Return ratios of measured to expected times for 0 to N_WIDTH - 1 draft tokens: of widths with
-    N_SURE timings the median, linear between them.
+def _sure(timed: Widths) -> dict[int, float]:
+    """Return the median ratio of each width with N_SURE timings."""
+    return {n: median(found) for n, found in timed.ratios.items() if len(found) >= N_SURE}
+
+
+def _between(sure: dict[int, float], n_width: int) -> list[float]:
+    """Return ratios for 0 to n_width - 1 draft tokens: linear between those that are known.
 
     Without numpy: after a pass its code is in no cache, and reading it again takes longer than
     sixteen numbers do.
     """
-    by_width: dict[int, list[float]] = {}
-    for n, ratio in verified:
-        by_width.setdefault(n, []).append(ratio)
-    sure = {n: median(rs[-N_RECENT:]) for n, rs in sorted(by_width.items()) if len(rs) >= N_SURE}
-    if not sure:
-        return [median([plain, *(ratio for _, ratio in verified)])] * N_WIDTH
-    (low, at_low), *_ = sure.items()
+    (low, at_low), *_ = pairs = sorted(sure.items())
     ratios = [at_low] * low
-    for n, at in sure.items():
+    for n, at in pairs:
         step = (at - at_low) / (n - low) if n > low else 0.0
         ratios += [at_low + step * (i - low) for i in range(len(ratios), n)] + [at]
         low, at_low = n, at
-    return ratios + [at_low] * (N_WIDTH - len(ratios))
+    return ratios + [at_low] * (n_width - len(ratios))
 
 
-def _reach(verified: Verified) -> int:
-    longest = max((n for n, _ in verified), default=0)
-    return min(N_WIDTH - 1, 2 * longest + N_UNTIMED)
+def _reach(timed: Widths) -> int:
+    return min(N_WIDTH - 1, 2 * max(timed.ratios, default=0) + N_UNTIMED)
 
 
 DRAFT_KINDS = frozenset({"draft token", "last"})

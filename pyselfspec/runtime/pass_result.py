@@ -20,13 +20,15 @@ Distribution = NDArray[np.float64]  # the probability of every token, [n_vocab]
 class BatchLoad(NamedTuple):
     """The part of a pass that belongs to other sequences.
 
-    us: duration of the pass in microseconds, told to one of the texts that share it, so that it is
-        learned once; 0 for the others.
+    full_us: expected times of shared passes over 1, 2, ... rows in microseconds; empty if there are
+        no other sequences.
+    n_rests: steps for which its texts should not draft.
     """
 
     n_sequences: int = 0
     n_rows: int = 0
-    us: int = 0
+    full_us: tuple[float, ...] = ()
+    n_rests: int = 0
 
 
 SINGLE = BatchLoad()

@@ -63,6 +63,12 @@ class Rows:
         others = tuple(shared) if any(shared) else ()
         return cls(tuple(tokens), tuple(seq_ids), tuple(pos), tuple(outputs), others)
 
+    def first(self, n: int) -> Self:
+        """Return the first n rows."""
+        return type(self)(
+            self.tokens[:n], self.seq_ids[:n], self.pos[:n], self.outputs[:n], self.shared[:n]
+        )
+
     def require_whole(self) -> None:
         """Raise ArgumentError where a field has more or fewer entries than there are tokens."""
         n = len(self.tokens)

@@ -10,17 +10,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import partial
 
+from ..costs.lookup import costs_without_passes
+from ..costs.table import at_width
 from ..errors import ArgumentError, ContextFullError, SelfSpecError
 from ..runtime.context import Context
 from ..runtime.kv import KVSequence
 from ..runtime.pass_result import PassResult
 from ..runtime.sampling import Sampler
 from ..util.closable import Closing
+from ..util.pass_width import MAX_PASS_WIDTH
+from .context_state import kept
 from .controllers import Controller
 from .drafters import Drafter
 from .generation import Generation
 from .pass_requests import PassRequest, Work, drive, resumed, run_request, run_requests
+from .shared_passes import SharedPasses
 from .types import Step
 
 # None: the prompt has been evaluated. An error has ended this generation, not the others.
@@ -126,6 +132,8 @@ class Batch(Closing):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._running: list[_Running] = []
+        self._added_us = 0.0  # by which draft tokens have made the last pass longer
+        self._passes = kept(context, SharedPasses, None, partial(_shared_passes, context))
 
     @property
     def generations(self) -> list[Generation]:
@@ -152,10 +160,44 @@ class Batch(Closing):
 
     def run_pass(self) -> list[Outcome]:
         """Run one pass for the generations that have waited longest; return what it finished."""
-        chosen, results = _run_next(self._context, self._running)
+        chosen, results = self._run_next()
         # the others have waited longer from now on
         self._running = [each for each in self._running if each not in chosen] + chosen
-        return self._advance(chosen, results)
+        outcomes = self._advance(chosen, results)
+        steps = [found for _, found in outcomes if isinstance(found, Step)]
+        if len(steps) > 1:
+            self._passes.settle(steps, self._added_us)
+        return outcomes
+
+    def _run_next(self) -> tuple[list[_Running], Sequence[PassResult | Exception]]:
+        """Choose a pass and run it; return the generations that took part and their results."""
+        chosen = _next_pass(self._running, self._context)
+        while True:
+            try:
+                return chosen, self._run_shared([each.request for each in chosen if each.request])
+            except SelfSpecError as error:
+                # without rollback a failed pass has lost the texts of its sequences
+                if len(chosen) == 1 or not self._context.abilities.can_rollback:
+                    return chosen, [error] * len(chosen)
+                chosen = chosen[: len(chosen) // 2]
+
+    def _run_shared(self, requests: Sequence[PassRequest]) -> Sequence[PassResult]:
+        """Run the requests in one pass, with the draft tokens of all that are worth it."""
+        passes, is_single = self._passes, len(requests) == 1
+        # Snapshots of recurrent states cover as many rows of each text only: they do not draft.
+        can_draft = is_single or self._context.abilities.can_rollback
+        chances = [each.chances if can_draft else () for each in requests]
+        n_needed = sum(each.n_needed for each in requests)
+        n_verified = passes.n_verified(n_needed, chances)
+        run = [each.with_optional(n) for each, n in zip(requests, n_verified, strict=True)]
+        n_rows = n_needed + sum(n_verified)
+        results = run_requests(
+            self._context, run, passes.full_us, passes.n_rests if can_draft else 1
+        )
+        if not is_single and run[0].what.is_whole and all(all(r.rows.outputs) for r in run):
+            passes.observe(n_rows, results[0].us)
+        self._added_us = at_width(passes.full_us, n_rows) - at_width(passes.full_us, n_needed)
+        return results
 
     def _advance(
         self, running: Sequence[_Running], results: Sequence[PassResult | Exception | None]
@@ -207,19 +249,9 @@ class _Running:
         self.request = None
 
 
-def _run_next(
-    context: Context, waiting: Sequence[_Running]
-) -> tuple[list[_Running], Sequence[PassResult | Exception]]:
-    """Choose a pass and run it; return the generations that took part and their results."""
-    chosen = _next_pass(waiting, context)
-    while True:
-        try:
-            return chosen, run_requests(context, [each.request for each in chosen if each.request])
-        except SelfSpecError as error:
-            # without rollback a failed pass has lost the texts of its sequences
-            if len(chosen) == 1 or not context.abilities.can_rollback:
-                return chosen, [error] * len(chosen)
-            chosen = chosen[: len(chosen) // 2]
+def _shared_passes(context: Context) -> SharedPasses:
+    n_most = min(context.abilities.pass_width, MAX_PASS_WIDTH)
+    return SharedPasses(costs_without_passes(context).levels[0].full_us, n_most)
 
 
 def _next_pass(waiting: Sequence[_Running], context: Context) -> list[_Running]:
@@ -232,12 +264,12 @@ def _next_pass(waiting: Sequence[_Running], context: Context) -> list[_Running]:
     drafts = [each for each in waiting if each.request and each.request.what.is_draft]
     first, *others = drafts or waiting
     assert first.request is not None
-    chosen, n_rows = [first], len(first.request.rows)
+    chosen, n_rows = [first], first.request.n_needed
     for each in others:
         assert each.request is not None
-        n = n_rows + len(each.request.rows)
-        n_first = len(first.request.rows)
-        covered = context.abilities.can_rollback or len(each.request.rows) == n_first
+        n = n_rows + each.request.n_needed
+        n_first = first.request.n_needed
+        covered = context.abilities.can_rollback or each.request.n_needed == n_first
         if (
             n <= context.abilities.pass_width
             and covered

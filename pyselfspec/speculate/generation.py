@@ -180,7 +180,8 @@ class Generation:
         pos = len(self.history) - 1
         what = draft.verification
         with branched(self.seq, draft) as branches:
-            request = PassRequest(branches.rows(self.history), self._with_hidden(what))
+            chances = draft.survival if draft.is_offer else ()
+            request = PassRequest(branches.rows(self.history), self._with_hidden(what), chances)
             before_ns = time.perf_counter_ns() - start_ns
             try:
                 result = yield request
@@ -189,6 +190,7 @@ class Generation:
                     raise
                 return None
             start_ns = time.perf_counter_ns()
+            draft = draft.first(result.n_tokens - 1)  # a shared pass may have left out the rest
             verdict = verify(draft, partial(self._draw, result, draft), self._consume)
             if self._drafter is not None:
                 self._drafter.on_verified(draft, verdict, result.best)

@@ -28,10 +28,26 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class PassRequest:
-    """Rows to run through the model, and the kind of pass that they need."""
+    """Rows to run through the model, and the kind of pass that they need.
+
+    chances: of as many last rows, which a pass that several texts share may leave out from the end
+        on, the probabilities that their tokens are accepted.
+    """
 
     rows: Rows
     what: Pass = FULL
+    chances: tuple[float, ...] = ()
+
+    @property
+    def n_needed(self) -> int:
+        """The number of rows that are not left out."""
+        return len(self.rows) - len(self.chances)
+
+    def with_optional(self, n: int) -> PassRequest:
+        """Return the request with only n of the rows that may be left out."""
+        if n == len(self.chances):
+            return self
+        return replace(self, rows=self.rows.first(self.n_needed + n), chances=self.chances[:n])
 
     def with_adapters(self, adapters: Adapters | None) -> PassRequest:
         """Return the request with these LoRA adapters; None: with its own."""
@@ -44,9 +60,16 @@ class PassRequest:
 Work = Generator[PassRequest, PassResult, T]
 
 
-def run_requests(context: Context, requests: Sequence[PassRequest]) -> list[PassResult]:
+def run_requests(
+    context: Context,
+    requests: Sequence[PassRequest],
+    shared_us: tuple[float, ...] = (),
+    n_rests: int = 0,
+) -> list[PassResult]:
     """Run the rows of all requests in one pass. The requests must need passes of one kind, see
     ``Pass.joins``.
+
+    shared_us, n_rests: what the results tell, see ``BatchLoad``.
 
     Raises what Context.run does.
     """
@@ -64,7 +87,7 @@ def run_requests(context: Context, requests: Sequence[PassRequest]) -> list[Pass
     n_all = sum(len(request.rows) for request in requests)
     for request in requests:
         n = len(request.rows)
-        load = BatchLoad(len(requests) - 1, n_all - n, 0 if first else us)
+        load = BatchLoad(len(requests) - 1, n_all - n, shared_us, n_rests)
         results.append(result.part(first, n, us, load))
         first += n
     return results

@@ -67,6 +67,7 @@ class Draft:
     verification: the pass that verifies it. If it enters after shared blocks, the sequence already
         holds its rows (the last token of the text and all draft tokens), with the K/V of a full
         pass in those blocks.
+    is_offer: whether a pass that several texts share may verify fewer of its tokens.
     dropped: the last token that was drafted but is not worth verifying. The target's own token
         tells whether it would have been accepted.
     draft_us: time spent drafting; 0: the loop measures it.
@@ -80,6 +81,7 @@ class Draft:
     dropped: DraftToken | None = None
     draft_us: int = field(default=0, compare=False)
     catch_up_us: int = field(default=0, compare=False)
+    is_offer: bool = field(default=False, compare=False)
     is_chain: bool = field(init=False, repr=False, compare=False)
     n_copied: int = field(init=False, repr=False, compare=False)
     n_passed: int = field(init=False, repr=False, compare=False)
@@ -164,9 +166,14 @@ class Draft:
         return not self.tokens and self.dropped is None
 
     @property
+    def survival(self) -> tuple[float, ...]:
+        """The probabilities that the first 1, 2, ... tokens of a chain are all accepted."""
+        return tuple(accumulate(self.probs, mul))
+
+    @property
     def n_expected(self) -> float:
         """The expected number of accepted tokens of a chain."""
-        return float(sum(accumulate(self.probs, mul)))
+        return float(sum(self.survival))
 
     @property
     def depths(self) -> Sequence[int]:

@@ -12,8 +12,7 @@ from pyselfspec.costs.chances import LENGTHS, N_KEPT, N_SURENESS, Chances
 from pyselfspec.costs.store import StoreWarning
 from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.costs.timed import TimedCosts
-from pyselfspec.speculate import hit_rates
-from pyselfspec.speculate.controllers import _account
+from pyselfspec.speculate import account, hit_rates
 from pyselfspec.speculate.hit_rates import hit_rates_of
 
 LOOP = [5, 6, 7, 8] * 8
@@ -79,7 +78,7 @@ def test_nothing_is_kept_of_a_run_that_timed_nothing(tiny, new_context):
 
 
 def test_a_completion_is_told_to_remember(tiny, new_context, monkeypatch):
-    monkeypatch.setattr(_account, "LOSS_PASSES", 1e6)  # a pass takes less time than a look-up here
+    monkeypatch.setattr(account, "LOSS_PASSES", 1e6)  # a pass takes less time than a look-up here
     model = tiny()
     context = new_context(model, n_ctx=512)
     greedy = SamplingParams(temperature=0, seed=1)

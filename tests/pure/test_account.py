@@ -3,14 +3,12 @@
 import random
 from itertools import pairwise
 
-import pytest
 from drafts import draft_of
 from simulation import FEW_ROWS, table
 
 from pyselfspec.costs.timed import TimedCosts
-from pyselfspec.runtime.pass_result import BatchLoad
+from pyselfspec.speculate.account import LOSS_PASSES, LOSS_SHARE, Account
 from pyselfspec.speculate.controllers import Learned
-from pyselfspec.speculate.controllers._account import LOSS_PASSES, LOSS_SHARE, Account
 from pyselfspec.speculate.controllers.auto import make
 from pyselfspec.speculate.types import Draft, Step, Verdict
 
@@ -38,10 +36,8 @@ def test_what_was_gained_may_be_lost_again():
     assert account.n_rests(0.0, PLAIN_US) == 0
 
 
-@pytest.mark.parametrize("n_others", [0, 3])
-def test_looking_up_what_never_comes_is_given_up(n_others):
-    """A look-up that takes a tenth of a pass costs a tenth of the speed, where nothing repeats. In
-    a batch it keeps all texts waiting."""
+def test_looking_up_what_never_comes_is_given_up():
+    """A look-up that takes a tenth of a pass costs a tenth of the speed, where nothing repeats."""
     costs = table(0.0, FEW_ROWS, shared=0.0, plain_us=PLAIN_US)
     controller = make(costs, Learned(TimedCosts(costs)))
     asked = []
@@ -50,11 +46,9 @@ def test_looking_up_what_never_comes_is_given_up(n_others):
         if not rests:
             asked.append(n)
         draft = Draft() if rests else Draft(draft_us=PLAIN_US // 10)
-        load = BatchLoad(n_others, n_others)
-        controller.observe(Step(draft, Verdict.of_chain(0, 1, False), PLAIN_US, load))
-    spent_us = len(asked) * (PLAIN_US // 10) * (1 + n_others)
-    plain_us = PLAIN_US * FEW_ROWS[n_others] if n_others else PLAIN_US
-    assert spent_us <= (LOSS_SHARE * 2000 + LOSS_PASSES + 1) * plain_us
+        controller.observe(Step(draft, Verdict.of_chain(0, 1, False), PLAIN_US))
+    spent_us = len(asked) * (PLAIN_US // 10)
+    assert spent_us <= (LOSS_SHARE * 2000 + LOSS_PASSES + 1) * PLAIN_US
     assert max(b - a for a, b in pairwise(asked)) < 100  # but it goes on trying
 
 

@@ -240,6 +240,8 @@ def test_there_is_room_for_the_graphs_of_all_lengths():
 
 # beside other texts
 
+SHARED = BatchLoad(7, 8, tuple(2000.0 + 100 * n for n in range(32)))
+
 
 def step_among(batch_load, n=0, us=1000.0):
     return Step(
@@ -247,27 +249,33 @@ def step_among(batch_load, n=0, us=1000.0):
     )
 
 
-def taken(controller):
-    return split(controller.limit(0), [0.6, 0.5, 0.4])[0]
+def offered(controller, chances=(0.6, 0.5, 0.1)):
+    return controller.limit(0).truncate(copied(chances))
 
 
-def test_copies_are_fewer_beside_others_and_as_many_alone_again():
-    """Rows that pay for one text do not pay in a batch of eight."""
-    controller = make(table(0.0, 0.2, shared=0.0))
-    alone = taken(controller)
-    for _ in range(50):
-        controller.observe(step_among(BatchLoad(7, 8)))
-    beside = taken(controller)
+def test_beside_others_all_that_was_found_is_offered_and_alone_the_text_decides_again():
+    controller = make(table(0.0, 0.3, shared=0.0))
+    alone = offered(controller)
+    assert len(alone.tokens) < 3 and not alone.is_offer
+    controller.observe(step_among(SHARED))
+    beside = offered(controller)
+    assert len(beside.tokens) == 3 and beside.is_offer
     for _ in range(3):  # the first of which time plain decoding
         controller.observe(step_among(SINGLE))
-    assert alone > beside == 0 and taken(controller) == alone
+    assert offered(controller) == alone and not offered(controller).is_offer
 
 
-def test_copies_that_cost_nothing_are_taken_beside_others_too():
-    controller = make(table(0.0, 0.0, shared=0.0))
-    for _ in range(50):
-        controller.observe(step_among(BatchLoad(7, 8)))
-    assert taken(controller) == 3
+def test_texts_rest_as_long_as_the_batch_has_no_credit():
+    controller = make(table(0.0, 0.1, shared=0.0))
+    controller.observe(step_among(SHARED._replace(n_rests=2)))
+    assert controller.limit(0).rests
+    controller.observe(step_among(SHARED))
+    assert controller.limit(0).rests
+    controller.observe(step_among(SHARED))
+    assert not controller.limit(0).rests
+    controller.observe(step_among(SHARED._replace(n_rests=100)))
+    controller.observe(step_among(SINGLE))
+    assert not controller.limit(0).rests  # the others have gone
 
 
 def test_shared_passes_teach_nothing_about_own_ones():
@@ -277,5 +285,5 @@ def test_shared_passes_teach_nothing_about_own_ones():
         controller.observe(step_among(SINGLE, us=us))
     before = timings.at(0)
     for n in range(100):
-        controller.observe(step_among(BatchLoad(7, 24), n=n % 4, us=50_000))
+        controller.observe(step_among(SHARED, n=n % 4, us=50_000))
     assert timings.at(0) == before

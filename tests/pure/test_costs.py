@@ -188,7 +188,7 @@ def test_a_draft_pays_where_all_texts_together_gain(growth, n_texts, n_rows):
     """Theorem: its tokens over what its time counts beat plain decoding exactly where the tokens of
     all texts over the time of the pass rise."""
     costs = table(0.3, growth).levels[0]
-    counted = costs.in_batch(n_texts, n_rows)
+    counted = costs.in_batch(n_texts, n_rows, costs.full_us)
     for n in range(1, N_WIDTH - n_rows):
         before, after = (costs.full_us[n_rows + k] for k in (0, n))
         for gained in (0.05, 0.2, 0.5, 1, 2, n):
@@ -199,30 +199,18 @@ def test_a_draft_pays_where_all_texts_together_gain(growth, n_texts, n_rows):
 
 def test_alone_costs_are_as_they_are():
     costs = table().levels[0]
-    assert costs.in_batch(0, 0) is costs
+    assert costs.in_batch(0, 0, ()) is costs
 
 
 def test_a_table_that_falls_makes_no_pass_cheaper_than_a_narrower_one():
     falling = [1.0 + 0.1 * i for i in range(8)] + [1.8 - 0.02 * i for i in range(8)]
-    counted = table(growth=falling, plain_us=1000).levels[0].in_batch(3, 500)
+    costs = table(growth=falling, plain_us=1000).levels[0]
+    counted = costs.in_batch(3, 500, costs.full_us)
     assert 0 < counted.plain_us <= min(counted.full_us)
 
 
 def test_passes_wider_than_the_table_rise_as_its_second_half_does():
     costs = table(growth=0.25, plain_us=1000).levels[0]
-    counted = costs.in_batch(1, 40)
+    counted = costs.in_batch(1, 40, costs.full_us)
     assert counted.plain_us == pytest.approx(1000 * (1 + 0.25 * 40))
     assert counted.full_us[4] - counted.plain_us == pytest.approx(2 * 1000 * 0.25 * 4)
-
-
-def test_passes_that_texts_share_have_costs_of_their_own():
-    """Their rows read the K/V of several texts."""
-    timings = TimedCosts(table(0.0, 0.25, shared=0.0))
-    for _ in range(N_RECENT):
-        timings.observe(0, 0, 0, 0.0, 20_000)
-    alone = timings.at(0)
-    for _ in range(N_RECENT):
-        timings.observe_shared(0, 4, 2 * alone.full_us[3])
-    assert timings.at(0).full_us == pytest.approx(alone.full_us)
-    assert timings.at(0, shared=True).full_us[3] == pytest.approx(2 * alone.full_us[3])
-    assert timings.at(0, shared=True).plain_us == pytest.approx(alone.plain_us)

@@ -9,14 +9,13 @@ from itertools import accumulate
 from operator import mul
 from typing import Self
 
-from ...costs.speedup import expected_tokens, speedup
+from ...costs.speedup import GAIN_MIN, expected_tokens, speedup
 from ...costs.table import Costs
 from ...util.pass_width import MAX_DRAFT
 from ..limits import DraftLimit
 from ..types import Draft
 from ._decision import Rule
 
-GAIN_MIN = 0.02  # least expected gain for which to draft
 N_BEFORE = 4  # most copied tokens after which draft passes are considered
 # Numbers of copies to take. Not every number, since each width of a pass needs a prepared graph,
 # and there is room for a dozen.
@@ -29,6 +28,7 @@ class Choice(DraftLimit):
 
     n_max, p_min: for drafts that take passes; with n_max 0 tokens may still be copied.
     n_copies: most tokens to copy.
+    offers: whether so many are offered to a pass that several texts share, which decides.
     costs: of passes.
     rule_after: returns the best rule for draft passes after a number of copied tokens; None: draft
         passes do not pay.
@@ -37,6 +37,7 @@ class Choice(DraftLimit):
     n_copies: int
     costs: Costs
     rule_after: Callable[[int], Rule] | None = None
+    offers: bool = False
 
     def capped(self, n_max: int) -> Self:
         if n_max >= max(self.n_max, self.n_copies):
@@ -49,11 +50,15 @@ class Choice(DraftLimit):
         return self.n_copies
 
     def truncate(self, found: Draft) -> Draft:
+        if self.offers:
+            return replace(found.first(self.n_copies), is_offer=True)
         return found.first(self._best(found.probs, None)[0])
 
     def split(self, found: Draft) -> tuple[Draft, Self]:
         n, rule = self._best(found.probs, self.rule_after)
         start = found.first(n)
+        if self.offers and rule is None:
+            return self.truncate(found), self.capped(0)
         if rule is not None:
             n_max = min(rule.n_max, max(self.n_max, self.n_copies) - n)
             return start, replace(self, n_max=n_max, p_min=rule.p_min)

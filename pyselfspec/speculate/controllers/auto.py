@@ -9,10 +9,10 @@ both corrected while generating. If the gain over plain decoding is too small, i
 probes: one draft token now and then, in a small share of the time. The maximum is flat, so a rule
 is kept for some steps.
 
-In a batch the time that drafts add counts for all texts, see Costs.in_batch. Times of shared passes
-correct the costs of shared passes only, whose rows read different texts.
+In a batch the time that drafts add counts for all texts, see Costs.in_batch, and the pass decides
+how many of the looked-up tokens of all texts are verified, see speculate/shared_passes.py.
 
-No text loses much: what drafts have lost is paid back before the next one, see _account.py.
+No text loses much: what drafts have lost is paid back before the next one, see account.py.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from statistics import median
 
 import numpy as np
 
-from ...costs.speedup import best_length, speedup
+from ...costs.speedup import GAIN_MIN, best_length, speedup
 from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
+from ...util.pass_width import MAX_DRAFT
+from ..account import Account
 from ..limits import DraftLimit
 from ..types import DraftOrigin, Step
 from ._acceptance import EDGES, Acceptance, Bins, Learned
-from ._account import Account
-from ._choice import GAIN_MIN, Choice
+from ._choice import Choice
 from ._decision import Decision, Rule
 
 P_KEEP_MIN = 0.2  # least share of draft tokens that a rule keeps
@@ -108,6 +109,7 @@ class Auto:
         self.memory = memory
         self._n_past = self._n_steps = self._n_tokens = 0
         self._n_sequences = self._n_rows = 0.0  # mean batch load of recent passes
+        self._shared_us: tuple[float, ...] = ()  # of shared passes, by rows
         self._account = Account()
         self._look_ups: deque[float] = deque(maxlen=N_LOOK_UPS)  # recent times in microseconds
         self._look_up_us = 0.0  # their median
@@ -140,35 +142,35 @@ class Auto:
     def observe(self, step: Step) -> None:
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
-        if self._n_rests:
-            self._n_rests -= 1
-            return
         start_ns = time.perf_counter_ns()
         self._observe_load(step)
-        self._add_to_account(step)
-        if not step.batch_load.n_sequences:
-            self._observe_times(step)
+        if self._n_rests:
+            self._n_rests = max(self._n_rests - 1, step.batch_load.n_rests)
+            return
         if step.draft.n_passed_or_dropped:
             self._observe_outcomes(step)
-        plain_us = self.decision.costs.plain_us
-        in_batch = step.batch_load.n_sequences > 0
-        self._n_rests = self._account.n_rests(self._look_up_us, plain_us, in_batch=in_batch)
-        self._account.add(self._n_rests, self._n_rests * plain_us, plain_us)
+        if step.batch_load.n_sequences:
+            self._n_rests = step.batch_load.n_rests
+        else:
+            self._observe_times(step)
+            self._add_to_account(step)
         self._own_us = (time.perf_counter_ns() - start_ns) / 1000
 
     def _add_to_account(self, step: Step) -> None:
-        """Add the step to the account, at expected costs: of looking tokens up, the median."""
+        """Add the step to the account, at expected costs: of looking tokens up, the median. Rest
+        until there is credit."""
         draft, costs = step.draft, self.decision.costs
         n_proposed, n_passed, n_copied = draft.n_passed_or_dropped, draft.n_passed, draft.n_copied
         us = costs.step_us(n_proposed, n_passed, n_copied)
         if draft.draft_us and not n_proposed:
-            look_up_us = draft.draft_us + self._own_us
-            self._look_ups.append(look_up_us * (1 + step.batch_load.n_sequences))  # all wait
+            self._look_ups.append(draft.draft_us + self._own_us)
             self._look_up_us = median(self._look_ups)
             us += self._look_up_us
         if costs.repeats and step.n_accepted < step.n_drafted:
             us += costs.full_us[step.n_accepted]
         self._account.add(len(step.tokens), us, costs.plain_us)
+        self._n_rests = self._account.n_rests(self._look_up_us, costs.plain_us)
+        self._account.add(self._n_rests, self._n_rests * costs.plain_us, costs.plain_us)
 
     def _observe_outcomes(self, step: Step) -> None:
         outcomes = step.outcomes
@@ -180,13 +182,11 @@ class Auto:
 
     def _observe_load(self, step: Step) -> None:
         """Average the load, but react at once when a batch begins or ends."""
-        batch_load, costs = step.batch_load, self.decision.costs
-        if batch_load.us and not (step.draft.n_passed and costs.shares):
-            n_rows = 1 + step.n_drafted + batch_load.n_rows
-            self.memory.timings.observe_shared(self._n_past, n_rows, batch_load.us)
+        batch_load = step.batch_load
+        self._shared_us = batch_load.full_us
         if (batch_load.n_sequences > 0) != (self._n_sequences > 0):
             self._n_sequences, self._n_rows = map(float, batch_load[:2])
-            self._replan_at = self._n_steps
+            self._replan_at, self._n_rests = self._n_steps, 0
         else:
             self._n_sequences += (batch_load.n_sequences - self._n_sequences) / N_LOADS
             self._n_rows += (batch_load.n_rows - self._n_rows) / N_LOADS
@@ -225,15 +225,17 @@ class Auto:
         self._gain = 0.0
         timings, acceptance = self.memory.timings, self.memory.acceptance
         n_others, n_rows = round(self._n_sequences), round(self._n_rows)
-        costs = timings.at(self._n_past, shared=n_others > 0).in_batch(n_others, n_rows)
+        costs = timings.at(self._n_past).in_batch(n_others, n_rows, self._shared_us)
+        offers = n_others > 0
         n_most = timings.n_known
         self.decision = decide(costs, acceptance, n_most)
         rule = self.decision.rule
         self._limit = Choice(
             rule.n_max,
             rule.p_min,
-            n_copies=timings.n_copies_known,
+            n_copies=MAX_DRAFT if offers else timings.n_copies_known,
             costs=costs,
+            offers=offers,
             rule_after=_rule_after(rule, costs, acceptance, n_most) if rule.n_max else None,
         )
         self._probe = self._limit

@@ -1,0 +1,111 @@
+"""Draft tokens of several texts, of which a shared pass verifies those that are worth it."""
+
+import itertools
+import random
+from math import prod
+
+import pytest
+from drafts import draft_of
+from parameters import for_seeds
+
+from pyselfspec.costs.speedup import GAIN_MIN
+from pyselfspec.runtime.pass_result import BatchLoad
+from pyselfspec.speculate.account import LOSS_PASSES, LOSS_SHARE
+from pyselfspec.speculate.shared_passes import FORGET, WIDTHS, SharedPasses
+from pyselfspec.speculate.types import Draft, Step, Verdict
+
+N_MOST = 32
+STEEP = tuple(1000.0 * n for n in range(1, N_MOST + 1))
+FLAT = (1000.0,) * N_MOST
+BESIDE = BatchLoad(1, 1, STEEP)
+
+
+def survival(chances):
+    return tuple(prod(chances[:n]) for n in range(1, len(chances) + 1))
+
+
+@for_seeds(60)
+def test_no_other_numbers_give_more_tokens_per_time(seed):
+    """All combinations, counted out."""
+    rng = random.Random(seed)
+    us = tuple(sorted(rng.uniform(1000, 6000) for _ in range(N_MOST)))
+    n_rows = rng.randrange(2, 8)
+    texts = [
+        survival([rng.random() ** 0.3 for _ in range(rng.randrange(5))])
+        for _ in range(rng.randrange(1, 4))
+    ]
+
+    def speed(numbers):
+        tokens = n_rows + sum(sum(t[:n]) for t, n in zip(texts, numbers, strict=True))
+        return tokens / us[n_rows + sum(numbers) - 1]
+
+    found = SharedPasses(us, N_MOST).n_verified(n_rows, texts)
+    assert n_rows + sum(found) in WIDTHS
+    allowed = (
+        numbers
+        for numbers in itertools.product(*(range(len(t) + 1) for t in texts))
+        if n_rows + sum(numbers) in WIDTHS
+    )
+    best, plain = max(map(speed, allowed)), speed([0] * len(texts))
+    if best > (1 + GAIN_MIN) * plain:
+        assert speed(found) == pytest.approx(best)
+    else:
+        assert found == [0] * len(texts)
+
+
+def test_rows_that_cost_nothing_are_filled_and_none_beyond_the_widest_pass():
+    sure = [(1.0,) * 15] * 4
+    assert sum(SharedPasses(FLAT, N_MOST).n_verified(4, sure)) == N_MOST - 4
+    assert sum(SharedPasses(FLAT, 5).n_verified(4, sure)) == 1
+    assert SharedPasses(FLAT, N_MOST).n_verified(N_MOST + 3, sure) == [0] * 4
+
+
+def test_times_by_width_are_learned_however_rare_they_are():
+    """Most passes of eight texts are plain; the few wide ones are what decides."""
+    passes = SharedPasses(STEEP, N_MOST)
+    for n in range(400):
+        passes.observe(8, 5000.0)
+        if n % 50 == 0:
+            passes.observe(16, 6000.0)
+    assert passes.full_us[7] == pytest.approx(5000, rel=0.01)
+    assert passes.full_us[15] == pytest.approx(6000, rel=0.01)
+    passes.observe(N_MOST + 1, 1.0)  # beyond: learned by nobody
+
+
+def step(n_accepted, draft):
+    return Step(draft, Verdict.of_chain(n_accepted, 1, False), 1000, BESIDE)
+
+
+@pytest.mark.parametrize("n_texts", [2, 8])
+def test_looking_up_what_never_comes_is_given_up(n_texts):
+    passes, spent_us, n_asked = SharedPasses(FLAT, N_MOST), 0, 0
+    n_passes, rests = 2000, 0
+    for _ in range(n_passes):
+        asks = rests == 0
+        passes.settle([step(0, Draft(draft_us=100 if asks else 0))] * n_texts, 0.0)
+        rests = max(rests - 1, passes.n_rests)
+        spent_us += asks * n_texts * 100
+        n_asked += asks
+    share = LOSS_SHARE + (1 - FORGET) * LOSS_PASSES  # a debt is forgotten, too
+    assert spent_us <= (share * n_passes + LOSS_PASSES + 1) * FLAT[0]
+    assert n_asked > 10  # it goes on trying
+
+
+def test_what_one_text_gains_another_may_lose():
+    passes = SharedPasses(FLAT, N_MOST)
+    right = draft_of((1, 1), (0.9, 0.9), n_copied=2, draft_us=100)
+    wrong = draft_of((1, 1), (0.9, 0.9), n_copied=2, draft_us=100)
+    for _ in range(500):
+        passes.settle([step(2, right), step(0, wrong)], 400.0)
+        assert passes.n_rests == 0
+    for _ in range(500):
+        passes.settle([step(0, wrong), step(0, wrong)], 400.0)
+    assert passes.n_rests > 0
+
+
+def test_draft_passes_of_one_text_keep_the_others_waiting():
+    passes = SharedPasses(FLAT, N_MOST)
+    for _ in range(20):
+        drafted = draft_of((1,), (0.9,), draft_us=1000)
+        passes.settle([step(1, drafted), step(0, Draft())], 0.0)
+    assert passes.n_rests > 0  # half a token gained for a pass lost
