@@ -73,6 +73,14 @@ def device_lost(reason: str) -> DecodeError:
     )
 
 
+def device_full() -> DecodeError:
+    """Return the error for memory of a GPU that ran out during a pass."""
+    return DecodeError(
+        "the GPU has no memory left for this pass; give a smaller n_ctx (-c), or fewer layers for "
+        'the GPU: n_gpu_layers (-ngl), "auto" for as many as fit'
+    )
+
+
 def out_of_memory() -> DecodeError:
     """Return the error for memory that ran out inside llama.cpp."""
     return DecodeError(

@@ -17,8 +17,9 @@ from ..util.closable import Closing
 from ..util.machine import usable_cores
 from ..util.sizes import size_text
 from . import memory
+from .context_handle import ContextHandle
 from .context_options import N_CTX_MAX, N_THREADS_MAX, require_range
-from .ffi import load
+from .ffi import calls, load
 from .ffi.load import llama
 from .lora import set_adapters
 from .model import Model
@@ -110,7 +111,7 @@ class EmbeddingContext(Closing):
             handle = llama.llama_init_from_model(model.handle, params)
         if not handle:
             raise load.failure(DecodeError, what)
-        self._handle: int | None = handle
+        self._handle = ContextHandle(handle, is_owned=True)
         set_adapters(handle, model.default_adapters)
         self.n_ctx = n_ctx
         kind = int(llama.llama_pooling_type(handle))
@@ -119,10 +120,8 @@ class EmbeddingContext(Closing):
 
     def close(self) -> None:
         with self._lock:
-            handle, self._handle = self._handle, None
-            if handle is not None:
-                self.model.contexts.discard(self)
-                llama.llama_free(handle)
+            self.model.contexts.discard(self)
+            self._handle.close()
 
     @property
     def width(self) -> int:
@@ -140,26 +139,16 @@ class EmbeddingContext(Closing):
         if not 1 <= len(tokens) <= self.n_ctx:
             raise ArgumentError(f"a text has 1 to {self.n_ctx} tokens here, got {len(tokens)}")
         self.model.require_tokens(tokens)
-        load.require_not_forked()
         with self._lock, self.model.in_use:
-            if self._handle is None:
-                raise ArgumentError("the context is closed")
-            ids = (llama.llama_token * len(tokens))(*tokens)
-            memory = llama.llama_get_memory(self._handle)
-            if memory:
-                llama.llama_memory_clear(memory, False)
-            run = llama.llama_decode if memory else llama.llama_encode
-            load.clear_log_error()
-            if run(self._handle, llama.llama_batch_get_one(ids, len(tokens))):
-                raise load.failure(DecodeError, f"a text of {len(tokens)} tokens")
+            calls.embed(self._handle.session, tokens)
             return self._result(len(tokens))
 
     def _result(self, n_tokens: int) -> NDArray[np.float32]:
         if self.pooling == "none":
-            rows = llama.llama_get_embeddings(self._handle)
+            rows = llama.llama_get_embeddings(self._handle.context)
             found = np.ctypeslib.as_array(rows, (n_tokens, self.width))
         else:
-            row = llama.llama_get_embeddings_seq(self._handle, 0)
+            row = llama.llama_get_embeddings_seq(self._handle.context, 0)
             if not row:
                 raise DecodeError("the model left no embedding; give a model made for embeddings")
             found = np.ctypeslib.as_array(row, (self.width,))

@@ -26,7 +26,7 @@ from ..hub import model_path
 from ..masks.layer_mask import LayerMask
 from ..util import memory as system_memory
 from ..util.closable import Closing
-from ..util.sizes import INT32_MAX
+from ..util.sizes import INT32_MAX, size_text
 from . import loading, memory, offload
 from . import rpc as servers
 from .context_options import ContextOptions
@@ -260,11 +260,19 @@ class Model(Vocabulary):
 
     def shortage(self, n_layers: int, size: ContextSize = offload.DEFAULT_SIZE) -> str:
         """Return the end of a message on the memory that n_layers layers need on devices with a
-        context of a size, or "" where they should fit."""
+        context of a size; "" where they should fit and no allocation has failed."""
         if self._n_device_bytes is None:
             return ""
         text = offload.shortage(self.file, n_layers, self._n_device_bytes, size)
-        return f'; {text}: give n_gpu_layers="auto" (-ngl auto)' if text else ""
+        if text:
+            return f'; {text}: give n_gpu_layers="auto" (-ngl auto)'
+        if not n_layers or library.NOT_ALLOCATED not in library.log_error():
+            return ""
+        needed = size_text(offload.needed_bytes(self.file, n_layers, size))
+        return (
+            f"; {n_layers} layers with {size.n_ctx} tokens of context need about {needed} of "
+            "device memory: give fewer, n_gpu_layers (-ngl)"
+        )
 
     def _offloaded(self, n_max: int | None) -> int:
         """Return the number of layers on GPUs, 0 to n_layer + 1; the head counts as the last."""

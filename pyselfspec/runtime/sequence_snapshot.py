@@ -53,11 +53,15 @@ def can_save(seq: KVSequence) -> bool:
 
 
 def save_sequence(seq: KVSequence) -> SavedSequence | None:
-    """Return a copy of a sequence; None for one that cannot be saved."""
+    """Return a copy of a sequence; None for one that cannot be saved.
+
+    Raises DecodeError where a device is lost.
+    """
     context, tokens = seq.context, seq.tokens
     if not can_save(seq):
         return None
     with context.lock:
+        calls.require_devices(context.session)
         state = calls.save_sequence(context.handle, seq.seq_id)
         if state is None:
             return None
@@ -75,11 +79,15 @@ def _has_window(context: Context) -> bool:
 def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
     """Replace the content of a sequence by a copy that was saved from a context of the same kind.
     Return False, with the sequence empty, where that fails, the copy's cells are not those of its
-    tokens, or they are out of order."""
+    tokens, or they are out of order.
+
+    Raises DecodeError where a device is lost.
+    """
     context = seq.context
     with context.lock:
         seq.drop()
         seq.occupy()
+        calls.require_devices(context.session)
         if not _is_sound(context, saved):
             return False
         seq.reserve(len(saved.tokens))

@@ -1,6 +1,6 @@
 """Tests on a device of its own: a GPU, or Mesa's software device (GGML_VK_VISIBLE_DEVICES=0).
 
-``pytest -m device`` runs them; tools/gpu/check.sh builds for a device first.
+``pytest -m device`` runs them; tools/gpu/first_hour.sh builds for a device first.
 """
 
 from __future__ import annotations

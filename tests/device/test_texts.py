@@ -124,4 +124,6 @@ def test_architectures(name: str, archs_folder: Path) -> None:
     result = device_texts.check_in_own_process(archs_folder / f"{name}.gguf")
     assert not result.is_wrong, result
     assert result.same == result.n_texts > 0, result
-    assert max(result.layers) > 1 and result.n_accepted > 0
+    assert max(result.layers) > 1
+    has_copies_only = result.n_texts == len(result.layers)  # test_states.py has accepted ones
+    assert result.n_accepted > 0 or has_copies_only

@@ -24,10 +24,10 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"(<!-- real -->\n+)?```(sh|python)\n(.*?)```", re.DOTALL)
 FILE = re.compile(r"<!-- file: (\S+) -->\n+```python\n(.*?)```\n", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-# of llama-server, ollama and tools/gpu/check.sh
+# of llama-server, ollama, tools/gpu/first_hour.sh and .ci/run
 OTHER_PROGRAMS = {
-    "--api-key", "--backend", "--embedding", "--modelfile", "--models-max", "--reranking",
-    "--spec-type",
+    "--api-key", "--backend", "--embedding", "--full", "--modelfile", "--models-max",
+    "--reranking", "--spec-type",
 }  # fmt: skip
 
 

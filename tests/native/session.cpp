@@ -205,12 +205,14 @@ void refuse(text & t) {
     refused(selfspec_save_state(session, 0, nullptr, 0), "no place for a state");
     refused(selfspec_load_state(session, 0, nullptr, 8, 1), "no state");
     refused(selfspec_logits(session, 0, nullptr), "no place for logits");
+    refused(selfspec_embed(session, 1, nullptr), "no text");
     refused(selfspec_sample(session, nullptr, 0, 0), "a row without a chain");
     refused(selfspec_sample_logits(nullptr, t.states.data(), 4, 0), "no chain");
     refused(selfspec_accept(nullptr, 5), "a token without a chain");
     refused(selfspec_apply(nullptr, nullptr), "no sampler");
     const int32_t one = 20, at = N_PROMPT, seq_id = 0, hidden_at = 1;
     const uint8_t output = 1;
+    refused(selfspec_embed(session, N_CTX + 1, &one), "a text that is too long");
     selfspec_decode_args args = rows(1, &one, &seq_id, &at, &output);
     args.hidden_at   = &hidden_at;
     args.n_hidden_at = -1;
@@ -276,6 +278,9 @@ int main(int argc, char ** argv) {
             refuse_samplers(llama_model_get_vocab(model));
             draw(t, llama_model_get_vocab(model), "root ::= [a-z]", 0);
             draw(t, llama_model_get_vocab(model), "root ::= <[100000]>", SELFSPEC_NO_TOKEN);
+            const int32_t ids[] = { 20, 21, 22 };
+            require(selfspec_embed(session, 3, ids) == SELFSPEC_OK, "a text", session);
+            require(llama_memory_seq_pos_max(llama_get_memory(ctx), 0) == 2, "its tokens alone", session);
         }
         if (!forget) {
             selfspec_free(session);

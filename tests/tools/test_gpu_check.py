@@ -37,7 +37,7 @@ def python(code: str) -> list[str]:
 def test_the_end_of_a_failure_is_reported(runner: gpu_check.Runner) -> None:
     went = runner.run("bad", python("print('one'); print('two'); raise SystemExit('three')"))
     assert went["status"] == "failed"
-    assert went["log"] == ["one", "two", "three"]
+    assert went["log"][1:] == ["one", "two", "three"]  # behind the command
 
 
 def test_what_takes_too_long_is_cut_off_with_its_children(
@@ -112,6 +112,7 @@ class Commands:
     """Records the commands in order instead of running them, and fails the chosen ones."""
 
     names: list[str] = field(default_factory=list)
+    words: dict[str, list[str]] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
 
 
@@ -121,6 +122,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
     def run(self: Any, name: str, command: Any, **env: str) -> gpu_check.Report:
         known.names.append(name)
+        known.words[name] = command
         return {"status": "failed" if name in known.failing else "ok", "s": 0.0}
 
     monkeypatch.setattr(gpu_check.Runner, "run", run)
@@ -130,11 +132,10 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 def test_without_a_gpu_everything_is_done_on_the_cpu(
     tmp_path: Path, programs: Path, commands: Commands
 ) -> None:
-    out = tmp_path / "report.json"
-    outcome = check(tmp_path, "--out", str(out))
+    outcome = check(tmp_path)
     assert outcome.exit_code == 0, outcome.output
     report = strict_json(outcome.stdout)
-    assert report == strict_json(out.read_text())
+    assert report == strict_json((tmp_path / "result.json").read_text())
     assert report["device"] is None and report["cpu"] is True
     assert report["stages"]["build"]["cmake_args"] == ""
     assert {"make-random-q4_k_m", "make-random-f16", "build", "make-wide-q4_k_m"} <= set(
@@ -172,6 +173,7 @@ def test_with_a_gpu_the_build_is_for_it(tmp_path: Path, programs: Path, commands
     cublas = tmp_path / "nvidia" / "cu13"
     (cublas / "include").mkdir(parents=True)
     (cublas / "include" / "cublas_v2.h").touch()
+    sanitizer = program(programs, "compute-sanitizer", "")
     report = strict_json(check(tmp_path, "--cublas", str(cublas), "--arch", "90").stdout)
     assert report["device"]["name"] == "NVIDIA H200" and report["cpu"] is False
     arguments = report["stages"]["build"]["cmake_args"].split()
@@ -181,16 +183,33 @@ def test_with_a_gpu_the_build_is_for_it(tmp_path: Path, programs: Path, commands
         f"-DPYSELFSPEC_CUBLAS_DIR={cublas}",
         "-DCMAKE_CUDA_ARCHITECTURES=90",
     ]
+    assert commands.names[-1] == "sanitized-gpu"
+    assert commands.words["sanitized-gpu"][0] == str(sanitizer)
+    assert list(report["stages"])[-1] == "sanitized gpu"
 
 
 def test_vulkan_without_a_card_runs_in_software(
     tmp_path: Path, programs: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(gpu_check, "NODES", tmp_path / "none")
     report = strict_json(check(tmp_path, "--backend", "vulkan").stdout)
     assert report["device"] == {"name": "software"} and report["cpu"] is False
     assert report["stages"]["build"]["cmake_args"] == "-DGGML_VULKAN=ON"
     assert os.environ["GGML_VK_VISIBLE_DEVICES"] == "0"
+
+
+def test_vulkan_with_a_card_of_any_maker(
+    tmp_path: Path, programs: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vulkan chooses among the cards, and large models are measured."""
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(gpu_check, "NODES", tmp_path)
+    (tmp_path / "renderD128").touch()
+    report = strict_json(check(tmp_path, "--backend", "vulkan").stdout)
+    assert report["device"] == {"name": "renderD128"} and report["cpu"] is False
+    assert os.environ["GGML_VK_VISIBLE_DEVICES"] == ""
+    assert "8B" in commands.words["make-random-q4_k_m"]
 
 
 def test_all_test_files_exist() -> None:
@@ -242,10 +261,24 @@ def test_the_pack_has_what_the_package_names() -> None:
     assert {"scikit-build-core>=1.0", "patch-ng", "numpy", "click", "gguf"} <= set(needed)
 
 
-def test_without_a_pack_the_script_says_what_to_do(tmp_path: Path) -> None:
-    script = ROOT / "tools" / "gpu" / "check.sh"
-    env = os.environ | {"GPU_PACK": str(tmp_path), "GPU_CHECK": str(tmp_path / "check")}
+PYTHON = """#!/bin/sh
+case "$*" in
+-m\\ venv*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+-m\\ pip*) exit 1 ;;
+-c*) exec {python} "$@" ;;
+esac
+"""
+
+
+def test_without_a_pack_and_a_network_the_script_says_what_to_do(tmp_path: Path) -> None:
+    script = ROOT / "tools" / "gpu" / "first_hour.sh"
+    python = tmp_path / "python3"
+    python.write_text(PYTHON.format(python=sys.executable))
+    python.chmod(0o755)
+    places = {"GPU_PACK": str(tmp_path / "pack"), "GPU_CHECK": str(tmp_path / "check")}
+    env = os.environ | places | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", str(script)], env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and "python tools/gpu/pack.py" in done.stderr
-    assert not (tmp_path / "check").exists()
+    assert done.returncode == 1 and "run python tools/gpu/pack.py where" in done.stderr
+    asked = (tmp_path / "check" / "requirements.txt").read_text().splitlines()
+    assert {*gpu_pack.requirements(ROOT)} <= {*asked}
     assert done.stdout == ""

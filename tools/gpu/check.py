@@ -1,10 +1,12 @@
-"""Builds, tests and measures on a machine with a GPU; what check.sh starts.
+"""Builds, tests and measures on a machine with a GPU; what first_hour.sh starts.
 
 Models are made while the library is compiled. Then come, as long as time is left: tests, and the
 benches divergence, speed, switch and overhead. Where there is no GPU, or with --cpu, the same is
 done on the CPU with small models.
 
-All output of what is run goes to FOLDER/log; the last line on stdout is one JSON object.
+With CUDA, tests run once more under compute-sanitizer, where the toolkit has it. All output of
+what is run goes to FOLDER/log. FOLDER/result.json, also the last line on stdout, is one JSON object
+with everything that is worth sending.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ FORMAT = 1
 NATIVE = ("gpu", "masks", "lossless", "kv", "context")
 # file: its folder
 TESTS = {
-    **dict.fromkeys(("texts", "failures"), "device"),
+    **dict.fromkeys(("texts", "failures", "states", "heads"), "device"),
     **dict.fromkeys(NATIVE, "native"),
     "divergence": "tools",
 }
 BACKENDS = ("cuda", "vulkan")
+NODES = Path("/dev/dri")  # where Linux shows cards
 SOFTWARE = {"GGML_VK_VISIBLE_DEVICES": "0"}  # Mesa's llvmpipe, where Vulkan has no other device
-TAIL = 3  # lines of what failed
+SANITIZED = "gpu"  # the file of tests that compute-sanitizer watches
+TAIL = 20  # lines of what failed
 LEFT_OUT_S = 5.0  # nothing is started with less time left
 
 Report = dict[str, Any]
@@ -169,7 +173,16 @@ def compact(value: Any) -> Any:
 # --- the machine ---------------------------------------------------------------------------------
 
 
-def gpu() -> Report | None:
+def card(backend: str) -> Report | None:
+    """The card that a backend can use, None where there is none."""
+    found = nvidia()
+    if found is None and backend == "vulkan":
+        names = sorted(path.name for path in NODES.glob("renderD*"))
+        return {"name": names[0]} if names else None  # the library names it later
+    return found
+
+
+def nvidia() -> Report | None:
     """Name, driver and memory of the first GPU, None where nvidia-smi finds none."""
     names = ("name", "driver_version", "memory.total", "compute_cap")
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
@@ -194,17 +207,19 @@ def build(runner: Runner, options: Sequence[str]) -> Report:
     return went | {"cmake_args": arguments, "jobs": int(jobs)}
 
 
-def test(runner: Runner, name: str) -> Report:
-    """One file of tests; kernels of a GPU may depend on the width, so CI's insistence is off."""
-    result = runner.folder / "log" / f"tests-{name}.xml"
+def test(runner: Runner, name: str, *under: str) -> Report:
+    """One file of tests, under another program if one is given; kernels of a GPU may depend on the
+    width, so CI's insistence is off."""
+    stage = f"{'sanitized' if under else 'tests'}-{name}"
+    result = runner.folder / "log" / f"{stage}.xml"
     result.unlink(missing_ok=True)
     # -P: the installed package, not the checkout's folder
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [*under, sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     file = f"tests/{TESTS[name]}/test_{name}.py"
     ours = "device" if TESTS[name] == "device" else "not archs and not nightly"
     marked = f"{ours} and not slow"
     command += ["-m", marked, f"--junitxml={result}", file]
-    went = runner.run(f"tests-{name}", command, CI="")
+    went = runner.run(stage, command, CI="")
     return went | (counts(result) if result.exists() else {})
 
 
@@ -236,8 +251,11 @@ def measure(runner: Runner, plan: Plan, kind: str, model: Path) -> Iterator[tupl
         yield f"overhead {model.stem}", runner.records(f"overhead-{model.stem}", command)
 
 
-def check(runner: Runner, plan: Plan, making: dict[str, Any]) -> Iterator[tuple[str, Report]]:
-    """Tests, several files at a time, then every model that could be made."""
+def check(
+    runner: Runner, plan: Plan, making: dict[str, Any], sanitizer: str | None
+) -> Iterator[tuple[str, Report]]:
+    """Tests, several files at a time, then every model that could be made, and tests under the
+    sanitizer."""
     with ThreadPoolExecutor(max(1, min(len(TESTS), runner.threads // 2))) as pool:
         went = pool.map(lambda name: test(runner, name), TESTS)
         yield from zip((f"tests {name}" for name in TESTS), went, strict=True)
@@ -248,6 +266,9 @@ def check(runner: Runner, plan: Plan, making: dict[str, Any]) -> Iterator[tuple[
         yield f"make {model.stem}", made
         if made["status"] == "ok":
             yield from measure(runner, plan, kind, model)
+    if sanitizer is not None:
+        under = (sanitizer, "--target-processes", "all", "--error-exitcode", "9")
+        yield f"sanitized {SANITIZED}", test(runner, SANITIZED, *under)
 
 
 # --- command line --------------------------------------------------------------------------------
@@ -277,9 +298,8 @@ def failed(stages: dict[str, Report]) -> list[str]:
 @click.option("--cpu", is_flag=True, help="No GPU, small models.  [default: where there is no GPU]")
 @click.option("--arch", help="Architectures to compile for.  [default: this machine's]")
 @click.option("--cublas", type=click.Path(exists=True, path_type=Path), help="Folder with cuBLAS.")
-@click.option("--minutes", default=3.0, help="For tests and measurements; the rest is left out.")
+@click.option("--minutes", default=45.0, help="For tests and measurements; the rest is left out.")
 @click.option("--installed", is_flag=True, help="Check the package that is installed, build none.")
-@click.option("--out", type=click.Path(path_type=Path), help="Also write the JSON object here.")
 def main(
     folder: Path,
     backend: str,
@@ -288,10 +308,9 @@ def main(
     cublas: Path | None,
     minutes: float,
     installed: bool,
-    out: Path | None,
 ) -> None:
-    """Build for this machine's GPU, test, measure; one JSON object is the last line."""
-    device = gpu()
+    """Build for this machine's GPU, test, measure; FOLDER/result.json says how it went."""
+    device = card(backend)
     if device is None and backend == "vulkan" and not cpu:
         device = {"name": "software"}
         os.environ.update(SOFTWARE)
@@ -304,6 +323,8 @@ def main(
         raise click.ClickException(str(error)) from None
     folder = folder.absolute()
     runner = Runner(folder, len(os.sched_getaffinity(0)))
+    is_cuda = backend == "cuda" and not cpu
+    sanitizer = cuda_toolkit.program("compute-sanitizer") if is_cuda else None
     stages: dict[str, Report] = {}
     with ThreadPoolExecutor(2) as pool:  # numpy makes random weights on one core each
         making = {
@@ -315,12 +336,13 @@ def main(
             stages["build"] = build(runner, options)
         if not failed(stages):
             runner.end = time.monotonic() + minutes * 60
-            stages |= check(runner, plan, making)
+            stages |= check(runner, plan, making, sanitizer)
     report = {"format": FORMAT, "device": device, "cpu": cpu} | versions(runner)
     text = json.dumps(report | {"stages": stages}, separators=(",", ":"))
-    if out is not None:
-        out.write_text(text + "\n")
+    result = folder / "result.json"
+    result.write_text(text + "\n")
     click.echo(text)
+    say(f"the file to send back: {result}")
     if failed(stages):
         sys.exit(1)
 

@@ -31,13 +31,18 @@ class Toolkit:
         return options + ([f"-DPYSELFSPEC_CUBLAS_DIR={self.cublas}"] if self.cublas else [])
 
 
+def program(name: str) -> str | None:
+    """The path of a program of the toolkit, None where there is none."""
+    return shutil.which(name) or shutil.which(name, path=USUAL_PLACE)
+
+
 def find(cublas: Path | None = None, places: Iterable[str] = sys.path) -> Toolkit:
     """The toolkit whose nvcc is in PATH or at its usual place.
 
     cublas: where cuBLAS is if the toolkit has none; default: the nvidia-cublas wheel in one of
     ``places``. Raises ToolkitError.
     """
-    found = shutil.which("nvcc") or shutil.which("nvcc", path=USUAL_PLACE)
+    found = program("nvcc")
     if found is None:
         raise ToolkitError(
             "there is no nvcc: install the CUDA toolkit, 12 or 13, and put its bin/ into PATH"

@@ -1,9 +1,9 @@
-"""Packs what check.sh needs on a machine without a network.
+"""Packs what first_hour.sh needs on a machine without a network.
 
     python tools/gpu/pack.py
 
 The patched llama.cpp source as one archive, and the wheels of what a machine with PyTorch does not
-have. Copy the checkout with this folder in it, then run tools/gpu/check.sh there.
+have. Copy the checkout with this folder in it, then run tools/gpu/first_hour.sh there.
 """
 
 from __future__ import annotations

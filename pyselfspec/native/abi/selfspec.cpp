@@ -190,6 +190,11 @@ int32_t selfspec_decode_states(selfspec_session * session, int32_t n_rows, const
     return session->guarded([&] { session->decode_states(n_rows, states, seq_id, pos, is_causal); });
 }
 
+int32_t selfspec_embed(selfspec_session * session, int32_t n_tokens, const int32_t * tokens) {
+    const selfspec_interrupt::pass in_pass(session->stop);
+    return session->guarded([&] { session->embed(n_tokens, tokens); });
+}
+
 int32_t selfspec_draft_fuse(selfspec_session * session, int32_t n_rows, const float * features, float * states) {
     const selfspec_interrupt::pass in_pass(session->stop);
     return session->guarded([&] { selfspec_draft_head(*session).fuse(n_rows, features, states); });

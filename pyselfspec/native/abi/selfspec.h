@@ -263,6 +263,10 @@ SELFSPEC_API int32_t selfspec_decode_states(
                         int32_t   pos,
                            bool   is_causal);
 
+// Compute the n tokens of a text in a context that was made for embeddings, alone in its memory, and wait for the result, which
+// llama_get_embeddings() then returns. Returns a selfspec_status.
+SELFSPEC_API int32_t selfspec_embed(struct selfspec_session * session, int32_t n_tokens, const int32_t * tokens);
+
 // A draft head is a separate model that reads hidden states of its target. The next two functions need the session of a
 // head's context: the context of an EAGLE-3 head, which uses the embedding and output weights of the context given as
 // `ctx_other` where its file has none; a context of type LLAMA_CONTEXT_TYPE_MTP on the target model; or the context of an

@@ -161,6 +161,19 @@ void selfspec_session::decode_states(int32_t n_rows, const float * states, int32
     require_done(undone_if_failed({ { seq_id, pos } }, [&] { return llama_decode(ctx, rows); }), n_rows, "");
 }
 
+void selfspec_session::embed(int32_t n_tokens, const int32_t * tokens) {
+    if (!tokens || n_tokens < 1 || n_tokens > facts().n_batch) {
+        selfspec_refuse("a text has 1 to n_batch = " + std::to_string(facts().n_batch) + " tokens, got " + std::to_string(n_tokens));
+    }
+    const llama_batch    rows   = llama_batch_get_one(const_cast<int32_t *>(tokens), n_tokens);
+    const llama_memory_t memory = llama_get_memory(ctx);
+    if (memory) {
+        llama_memory_clear(memory, false);
+    }
+    require_done(memory ? llama_decode(ctx, rows) : llama_encode(ctx, rows), n_tokens, "");
+    ctx->synchronize(); // throws where a device is lost, which llama_get_embeddings() must not
+}
+
 // Throws unless the status is success. why: the fault that a graph build has found, or "".
 void selfspec_session::require_done(int status, int32_t n_tokens, const std::string & why) const {
     switch (status) {

@@ -60,6 +60,7 @@ struct selfspec_session {
 
     void    decode(const selfspec_decode_args & args);
     void    decode_states(int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal);
+    void    embed(int32_t n_tokens, const int32_t * tokens);
 
     // what the last pass has left, see results.cpp
     int32_t argmax(int32_t row, float * p) const;

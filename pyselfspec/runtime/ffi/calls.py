@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ArgumentError, ContextFullError, DecodeError, SelfSpecError, UnsupportedError
+from ...errors import (
+    ArgumentError,
+    ContextFullError,
+    DecodeError,
+    SelfSpecError,
+    UnsupportedError,
+    device_lost,
+)
 from .load import is_of_lost_device, known_cause, llama, native, require_not_forked
 from .prototypes import DecodeArgs
 
@@ -41,8 +48,12 @@ _STATUS_ERRORS: dict[int, type[SelfSpecError]] = {
 def _check(session: int, status: int) -> int:
     if status == 0:
         return 0
-    text = native.selfspec_error(session).decode(errors="replace")
+    text = _error(session)
     raise known_cause(text) or _STATUS_ERRORS.get(status, DecodeError)(text)
+
+
+def _error(session: int) -> str:
+    return str(native.selfspec_error(session).decode(errors="replace"))
 
 
 def _int32s(values: Sequence[int]) -> Any:
@@ -159,9 +170,14 @@ def wait(session: int) -> bool:
 
 def is_lost(session: int) -> bool:
     """Return whether a device of the context is lost."""
-    if wait(session):
-        return False
-    return is_of_lost_device(native.selfspec_error(session).decode(errors="replace"))
+    return not wait(session) and is_of_lost_device(_error(session))
+
+
+def require_devices(session: int) -> None:
+    """Raise DecodeError where a device of the context is lost, before a call that would end the
+    process then."""
+    if is_lost(session):
+        raise device_lost(_error(session))
 
 
 def decode_states(
@@ -176,6 +192,16 @@ def decode_states(
     values = np.ascontiguousarray(states, np.float32)
     rows = (len(values), values.ctypes.data, seq_id, pos, is_causal)
     _check(session, native.selfspec_decode_states(session, *rows))
+
+
+def embed(session: int, tokens: Sequence[int]) -> None:
+    """Compute a text in a context for embeddings.
+
+    Raises DecodeError where llama.cpp fails or is stopped.
+    """
+    _begin_pass(session)
+    ids = _int32s(tokens)
+    _check(session, native.selfspec_embed(session, len(ids), ctypes.addressof(ids)))
 
 
 def mask_support(session: int, n_layer: int) -> bytes:

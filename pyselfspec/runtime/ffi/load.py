@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import LibraryError, SelfSpecError, device_lost, out_of_memory
+from ...errors import LibraryError, SelfSpecError, device_full, device_lost, out_of_memory
 from ...util import bindings, build, libraries
 from ...util.paths import on_one_line
 from ..processor import cpu_backend
@@ -26,6 +26,8 @@ PARTS = ("ggml", "ggml-base")  # libraries that the library of llama.cpp needs
 
 BAD_ALLOC = "std::bad_alloc"  # what C++ calls a lack of memory
 _LOST = ("DeviceLost", "device lost", "DEVICE_LOST")  # what Vulkan and its backend call a lost GPU
+NOT_ALLOCATED = "failed to allocate"  # what llama.cpp says of the memory of a device, and of others
+_DEVICE_FULL = "ErrorOutOfDeviceMemory"  # what Vulkan calls a lack of memory
 NO_REASON = "it gives no reason; see its log (-v)"
 
 _loading = threading.Lock()
@@ -247,6 +249,8 @@ def known_cause(reason: str) -> SelfSpecError | None:
     """Return the error for a reason that llama.cpp or a backend gives, None for most reasons."""
     if BAD_ALLOC in reason:
         return out_of_memory()
+    if _DEVICE_FULL in reason:
+        return device_full()
     return device_lost(reason) if is_of_lost_device(reason) else None
 
 

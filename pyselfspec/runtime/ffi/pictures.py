@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...errors import ArgumentError, DecodeError, LibraryError
 from ...util import bindings, build, libraries
-from .load import llama, loaded
+from .load import is_of_lost_device, known_cause, llama, loaded
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _last_error = ""
@@ -91,7 +91,9 @@ def has_several_positions(projector: Any) -> bool:
 
 
 def free_projector(projector: Any) -> None:
-    mtmd().mtmd_free(projector)
+    """Free a projector, but not on a lost device: that would end the process."""
+    if not is_of_lost_device(_last_error):
+        mtmd().mtmd_free(projector)
 
 
 def read_picture(projector: Any, data: bytes, n_embd: int) -> list[Chunk]:
@@ -125,7 +127,8 @@ def _chunk(projector: Any, chunk: Any, n_embd: int) -> Chunk:
         ids = library.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
         return Chunk(tuple(ids[: n.value]), None, True)
     if library.mtmd_encode_chunk(projector, chunk):
-        raise DecodeError(f"the picture cannot be encoded: {_last_error or 'no reason given'}")
+        what = f"the picture cannot be encoded: {_last_error or 'no reason given'}"
+        raise known_cause(_last_error) or DecodeError(what)
     n_rows = library.mtmd_input_chunk_get_n_tokens(chunk)
     values = np.ctypeslib.as_array(library.mtmd_get_output_embd(projector), (n_rows, n_embd))
     is_causal = not library.mtmd_decode_use_non_causal(projector, chunk)

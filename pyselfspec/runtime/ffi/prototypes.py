@@ -81,6 +81,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_decode": (INT32, ADDRESS, ctypes.POINTER(DecodeArgs)),
     # session, n_rows, states, seq_id, pos, is_causal
     "selfspec_decode_states": (INT32, ADDRESS, INT32, ADDRESS, INT32, INT32, BOOL),
+    "selfspec_embed": (INT32, ADDRESS, INT32, ADDRESS),
     # session, n_rows, features, states
     "selfspec_draft_fuse": (INT32, ADDRESS, INT32, ADDRESS, ADDRESS),
     "selfspec_draft_decode": (INT32, ADDRESS, ctypes.POINTER(DecodeArgs)),
