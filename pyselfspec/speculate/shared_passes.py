@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
+from ..costs.account import Account
 from ..costs.speedup import GAIN_MIN, speedup
 from ..costs.table import Costs, CostTable, at_width
 from ..costs.timed import TimedCosts
 from ..util.pass_width import MAX_PASS_WIDTH
-from .account import Account
 from .types import Step
 
 # Numbers of rows, of which each needs a prepared graph, as with COPY_LENGTHS.

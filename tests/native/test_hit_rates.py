@@ -7,12 +7,12 @@ from command_line import ONE_THREAD, run
 from simulation import table
 
 from pyselfspec import Completion, SamplingParams
-from pyselfspec.costs import store
+from pyselfspec.costs import account, store
 from pyselfspec.costs.chances import LENGTHS, N_KEPT, N_SURENESS, Chances
 from pyselfspec.costs.store import StoreWarning
 from pyselfspec.costs.table import N_WIDTH
 from pyselfspec.costs.timed import TimedCosts
-from pyselfspec.speculate import account, hit_rates
+from pyselfspec.speculate import hit_rates
 from pyselfspec.speculate.hit_rates import hit_rates_of
 
 LOOP = [5, 6, 7, 8] * 8

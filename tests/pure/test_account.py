@@ -6,8 +6,8 @@ from itertools import pairwise
 from drafts import draft_of
 from simulation import FEW_ROWS, table
 
+from pyselfspec.costs.account import LOSS_PASSES, LOSS_SHARE, Account
 from pyselfspec.costs.timed import TimedCosts
-from pyselfspec.speculate.account import LOSS_PASSES, LOSS_SHARE, Account
 from pyselfspec.speculate.controllers import Learned
 from pyselfspec.speculate.controllers.auto import make
 from pyselfspec.speculate.types import Draft, Step, Verdict

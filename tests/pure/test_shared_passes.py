@@ -8,9 +8,9 @@ import pytest
 from drafts import draft_of
 from parameters import for_seeds
 
+from pyselfspec.costs.account import LOSS_PASSES, LOSS_SHARE
 from pyselfspec.costs.speedup import GAIN_MIN
 from pyselfspec.runtime.pass_result import BatchLoad
-from pyselfspec.speculate.account import LOSS_PASSES, LOSS_SHARE
 from pyselfspec.speculate.shared_passes import FORGET, WIDTHS, SharedPasses
 from pyselfspec.speculate.types import Draft, Step, Verdict
 

@@ -12,7 +12,7 @@ is kept for some steps.
 In a batch the time that drafts add counts for all texts, see Costs.in_batch, and the pass decides
 how many of the looked-up tokens of all texts are verified, see speculate/shared_passes.py.
 
-No text loses much: what drafts have lost is paid back before the next one, see account.py.
+No text loses much: what drafts have lost is paid back before the next one, see costs/account.py.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from statistics import median
 
 import numpy as np
 
+from ...costs.account import Account
 from ...costs.speedup import GAIN_MIN, best_length, speedup
 from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
 from ...util.pass_width import MAX_DRAFT
-from ..account import Account
 from ..limits import DraftLimit
 from ..types import DraftOrigin, Step
 from ._acceptance import EDGES, Acceptance, Bins, Learned
