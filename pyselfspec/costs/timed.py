@@ -16,7 +16,8 @@ N_SURE = 3  # timings of a width from which it has its own correction
 N_UNTIMED = 3  # longest draft before any draft was timed
 N_NEAR = 32  # tokens over which costs count as equal
 SPEED_SMOOTHING = 0.3  # weight of one pass in the estimate of the machine's speed, in logarithms
-MAX_SPEED_STEP = 1.6  # larger jumps are other programs, not clock changes
+MAX_SPEED_STEP = 1.6  # single jumps that are larger are other programs, not clock changes
+N_JUMPS, JUMP = 3, 1.4  # passes in a row that are so much slower or faster: the machine is
 N_FORGET = 128  # plain passes after which the oldest timing of a wider pass is dropped
 
 
@@ -83,6 +84,7 @@ class TimedCosts:
     _made: set[str] = field(default_factory=set)  # kinds of passes
     _n_plain: int = 0
     _slowness: float = 0.0  # measured over expected time of all passes, 0 before the first timing
+    _changes: deque[float] = field(default_factory=lambda: deque(maxlen=N_JUMPS))
     _expected: Costs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -179,7 +181,13 @@ class TimedCosts:
             self._slowness = ratio
         elif len(earlier) >= N_SURE:
             change = ratio / (self._slowness * median(earlier))
-            if 1 / MAX_SPEED_STEP < change < MAX_SPEED_STEP:
+            self._changes.append(change)
+            if len(self._changes) == N_JUMPS and (
+                min(self._changes) > JUMP or max(self._changes) < 1 / JUMP
+            ):
+                self._slowness *= median(self._changes)
+                self._changes.clear()
+            elif 1 / MAX_SPEED_STEP < change < MAX_SPEED_STEP:
                 self._slowness *= change**SPEED_SMOOTHING
         return ratio / self._slowness
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from ..costs.account import Account
-from ..costs.speedup import GAIN_MIN, speedup
+from ..costs.speedup import speedup
 from ..costs.table import Costs, CostTable, at_width
 from ..costs.timed import TimedCosts
 from ..util.pass_width import MAX_PASS_WIDTH
@@ -16,10 +16,13 @@ from .types import Step
 
 # Numbers of rows, of which each needs a prepared graph, as with COPY_LENGTHS.
 WIDTHS = frozenset((*range(1, 9), 10, 12, 16, 20, 24, MAX_PASS_WIDTH))
-N_KEPT = 2048  # passes after which a width that was not used is forgotten
+GAIN_MIN = 0.05  # least expected gain for which to draft; of many widths the best looks too good
+N_KEPT = 512  # passes after which a width that was not used is forgotten
 N_LASTS = 8  # passes for which corrected times are kept
 N_LOOK_UPS = 9  # times of looking tokens up that count, by their median
-FORGET = 0.998  # weight of a pass in the account relative to the next one
+LOSS_SHARE = 0.01  # of the time of plain decoding that drafts may lose
+LOOK_UP_COST = 1.4  # of its time: what else a step does then in Python (measured with eight texts)
+N_GAINED = 20  # passes of gain that may be lost again
 
 
 class SharedPasses:
@@ -37,7 +40,7 @@ class SharedPasses:
         full = tuple(at_width(us, n) for n in range(1, n_most + 1))
         self._timings = TimedCosts(CostTable((Costs(0, full, full, 0.0, 0.0),)), N_KEPT)
         self._n_since = 0  # passes since full_us was computed
-        self._account = Account(FORGET)
+        self._account = Account(LOSS_SHARE, N_GAINED)
         self._look_ups: deque[float] = deque(maxlen=N_LOOK_UPS)
         self.full_us = full
         self.n_rests = 0
@@ -85,7 +88,7 @@ class SharedPasses:
         asked = [step.draft for step in steps if step.draft.draft_us]
         look_ups = [draft.draft_us for draft in asked if not draft.n_passed_or_dropped]
         self._look_ups += look_ups
-        look_up_us = median(self._look_ups) if self._look_ups else 0.0
+        look_up_us = LOOK_UP_COST * median(self._look_ups) if self._look_ups else 0.0
         # draft passes of several texts are shared, or the others wait for them
         drafting_us = max((d.draft_us for d in asked if d.n_passed_or_dropped), default=0)
         plain_us = at_width(self.full_us, len(steps))

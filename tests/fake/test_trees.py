@@ -96,13 +96,16 @@ class TestBranchesOfCopies(DrafterConformance):
 
 def test_what_else_has_followed_is_a_branch():
     context = FakeContext(FakeModel())
-    drafter = ngram.make(context, ngram.Options(session=False, n_branches=2))
+    drafter = ngram.make(context, ngram.Options(session=False, n_branches=2, chance_min=0))
     history = [1, 2, 9, 4, 1, 3, 9, 5, 1]
     drafter.begin(context.sequence(), history)
     draft = drafted(drafter, context, DraftLimit(4), history)
     assert {draft.token_ids[i] for i in draft.children(-1)} == {2, 3}
     chain = drafted(
-        ngram.make(context, ngram.Options(session=False)), context, DraftLimit(4), history
+        ngram.make(context, ngram.Options(session=False, chance_min=0)),
+        context,
+        DraftLimit(4),
+        history,
     )
     assert chain.is_chain and len(draft.tokens) == len(chain.tokens)
     first = [draft.token_ids[i] for i in range(n_within(draft, 1))]

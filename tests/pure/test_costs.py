@@ -88,6 +88,22 @@ def test_a_machine_that_gets_faster_does_not_make_narrow_passes_look_dear(seed):
                 assert now.full_us[w] / now.plain_us == pytest.approx(1 + 0.25 * w, rel=0.15)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_machine_whose_speed_jumps_does_not_make_rare_widths_look_dear(seed):
+    """The neighbours of a virtual machine come and go. A width that looks too dear would not be
+    timed again."""
+    true = table(0.0, 0.18, shared=0.0, plain_us=1000).levels[0]
+    costs = TimedCosts(table(0.0, 0.25, shared=0.0, plain_us=700))
+    rng = np.random.default_rng(seed)
+    for i in range(1200):
+        n = 1 if rng.random() < 0.8 else int(rng.choice([2, 3, 5, 7]))
+        slow = 1.65 if i // 150 % 2 else 1.0
+        costs.observe(0, 0, 0, 0, slow * true.full_us[n] * np.exp(rng.normal(0, 0.03)), n_copied=n)
+        if i > 300 and i % 150 > 20:
+            now = costs.at(0)
+            assert now.full_us[5] / now.full_us[1] == pytest.approx(1.9 / 1.18, rel=0.15)
+
+
 def test_the_first_time_and_hiccups_do_not_count():
     costs = TimedCosts(table(plain_us=1000))
     for us in (90_000, 1000, 50_000, 1000, 1000):

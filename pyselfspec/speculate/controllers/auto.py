@@ -150,7 +150,7 @@ class Auto:
         if step.draft.n_passed_or_dropped:
             self._observe_outcomes(step)
         if step.batch_load.n_sequences:
-            self._n_rests = step.batch_load.n_rests
+            self._n_rests = 0 if step.n_accepted else step.batch_load.n_rests
         else:
             self._observe_times(step)
             self._add_to_account(step)

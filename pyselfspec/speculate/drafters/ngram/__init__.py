@@ -52,7 +52,7 @@ class Options:
         effect if drafters are combined.
     """
 
-    chance_min: float = 0.05
+    chance_min: float = 0.1
     session: bool = True
     file: Path | None = None
     corpus: Path | None = None

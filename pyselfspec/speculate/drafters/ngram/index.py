@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ....costs.chances import LENGTHS, Match
@@ -39,14 +39,15 @@ class NgramIndex:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text; those after N_TOKENS are ignored."""
-        for token in tokens[: N_TOKENS - len(self._text)]:
-            self._text.append(token)
-            end = len(self._text)
-            for length, last, before in zip(LENGTHS, self._last, self._before, strict=True):
+        text = self._text
+        start = len(text)
+        text += tokens[: N_TOKENS - start]
+        for length, last, before in zip(LENGTHS, self._last, self._before, strict=True):
+            for end in range(start + 1, len(text) + 1):
                 if end < length:
                     before.append(0)
                     continue
-                key = hash(tuple(self._text[end - length :]))
+                key = hash(tuple(text[end - length : end]))
                 before.append(last.get(key, 0))
                 last[key] = end
 
@@ -57,14 +58,13 @@ class NgramIndex:
         shortest: index of a length at which to begin the search: the match of the token before,
             if this index found that one; else 0.
         """
-        longest, found = -1, 0
-        for match in self._matches(context, shortest):
-            longest, found = match
-        if longest < 0 and shortest:  # that match was the end of the text
-            return self.following(context, beyond)
-        if longest <= beyond:
-            return None
+        matches = self._matches(context, max(shortest, beyond + 1))
+        if not matches:  # if there is a shorter one, the match of the token before ended the text
+            return self.following(context, beyond) if shortest else None
+        longest, found = matches[-1]
         tokens = self._continuations(longest, found)
+        if len(tokens) == 1:
+            return Copy(tokens[0], (longest, 0))
         token = max(tokens, key=tokens.count)  # of several the latest
         return Copy(token, (longest, sureness(tokens.count(token), len(tokens))))
 
@@ -73,7 +73,7 @@ class NgramIndex:
         first, then most frequent first."""
         found: list[Copy] = []
         seen = {token}
-        for i, end in reversed(list(self._matches(context))):
+        for i, end in reversed(self._matches(context)):
             tokens = self._continuations(i, end)
             for other, count in Counter(tokens).most_common():
                 if other not in seen:
@@ -83,20 +83,21 @@ class NgramIndex:
                 break
         return found[:n]
 
-    def _matches(self, context: Sequence[int], shortest: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield the index of each length and where the context's end of this length last ended,
-        shortest first. An n-gram without a match has no longer match either."""
+    def _matches(self, context: Sequence[int], shortest: int = 0) -> list[tuple[int, int]]:
+        """Return the index of each length and where the context's end of this length last ended
+        with a token after it, shortest first. An n-gram without a match has no longer match
+        either."""
+        found: list[tuple[int, int]] = []
         for i in range(shortest, len(LENGTHS)):
-            length = LENGTHS[i]
-            end = self._last_end(i, context[-length:]) if length <= len(context) else 0
+            if LENGTHS[i] > len(context):
+                break
+            end = self._last[i].get(hash(tuple(context[-LENGTHS[i] :])), 0)
+            if end and end == len(self._text):
+                end = self._before[i][end - 1]
             if not end:
                 break
-            yield i, end
-
-    def _last_end(self, i: int, ngram: Sequence[int]) -> int:
-        """Return where an n-gram last ended with a token after it; 0: nowhere."""
-        end = self._last[i].get(hash(tuple(ngram)), 0)
-        return self._before[i][end - 1] if end and end == len(self._text) else end
+            found.append((i, end))
+        return found
 
     def _continuations(self, i: int, end: int) -> list[int]:
         """Return the tokens after the latest ends of an n-gram, from this one back, latest
