@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 from drafts import parents_of
+from simulation import table
 
 from pyselfspec.errors import ArgumentError
 from pyselfspec.speculate.branches import likeliest, n_within
+from pyselfspec.speculate.controllers._choice import Choice
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.testing.conformance import DrafterConformance, drafted, generated, tokens_of
@@ -139,3 +141,15 @@ def test_sequences_that_others_use_are_not_drafted_for():
 def test_branches_that_cannot_be_are_refused(n, message):
     with pytest.raises(ArgumentError, match=message):
         ngram.make(FakeContext(FakeModel(), n_seq_max=4), ngram.Options(n_branches=n))
+
+
+def test_there_are_no_branches_where_a_shared_pass_decides_how_much_it_verifies():
+    """It may leave out the last rows, and those are not the least likely ones of a tree."""
+    context = FakeContext(FakeModel())
+    drafter = ngram.make(context, ngram.Options(session=False, n_branches=2, chance_min=0))
+    history = [1, 2, 9, 4, 1, 3, 9, 5, 1]
+    drafter.begin(context.sequence(), history)
+    costs = table().levels[0]
+    limit = Choice(0, 0.0, n_copies=4, costs=costs, offers=True)
+    draft = drafted(drafter, context, limit, history)
+    assert len(draft.tokens) > 1 and draft.is_chain

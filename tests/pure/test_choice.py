@@ -260,6 +260,7 @@ def test_beside_others_all_that_was_found_is_offered_and_alone_the_text_decides_
     controller.observe(step_among(SHARED))
     beside = offered(controller)
     assert len(beside.tokens) == 3 and beside.is_offer
+    assert not controller.limit(0).truncate(Draft.copied([1, 2])).tokens  # of unknown chances
     for _ in range(3):  # the first of which time plain decoding
         controller.observe(step_among(SINGLE))
     assert offered(controller) == alone and not offered(controller).is_offer

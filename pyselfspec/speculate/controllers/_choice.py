@@ -51,7 +51,8 @@ class Choice(DraftLimit):
 
     def truncate(self, found: Draft) -> Draft:
         if self.offers:
-            return replace(found.first(self.n_copies), is_offer=True)
+            n = min(self.n_copies, len(found.probs))  # without probabilities nothing is known of it
+            return replace(found.first(n), is_offer=True)
         return found.first(self._best(found.probs, None)[0])
 
     def split(self, found: Draft) -> tuple[Draft, Self]:

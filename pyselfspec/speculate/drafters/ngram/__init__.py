@@ -49,7 +49,7 @@ class Options:
     corpus: a folder whose files are copied from, without those that git ignores. It is watched.
     n_kept: most tokens of earlier texts to keep, a kilobyte of memory each.
     n_branches: most branches of a draft: other continuations replace its less likely tokens. Has no
-        effect if drafters are combined.
+        effect if drafters are combined, or where several texts share passes.
     """
 
     chance_min: float = 0.1
@@ -157,7 +157,7 @@ class NgramDrafter(LookupDrafter):
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
         draft = super().draft(history, limit)
         n = len(draft.tokens)
-        if self._options.n_branches == 1 or n < 2:
+        if self._options.n_branches == 1 or n < 2 or draft.is_offer:
             return draft
         n_branches = min(self._options.n_branches, self._context.n_branches)
         end = history[-LENGTHS[-1] :]
