@@ -138,19 +138,22 @@ def speed(rounds: Sequence[Sequence[int]]) -> float:
     return median(n * 1e6 / us for n, us in rounds)
 
 
-def ratio(runs: Mapping[str, Any], way: str) -> float:
-    """Over theirs, the median of the rounds."""
-    pairs = zip(runs[way], runs[THEIRS], strict=True)
-    return float(median((n / us) / (their_n / their_us) for (n, us), (their_n, their_us) in pairs))
+def ratio(runs: Mapping[str, Any], way: str, other: str) -> float:
+    """Speed of one way over that of another one, the median of the rounds."""
+    pairs = zip(runs[way], runs[other], strict=True)
+    return float(median((n / us) / (o_n / o_us) for (n, us), (o_n, o_us) in pairs))
 
 
 def cells(record: Record) -> list[list[str]]:
     return [
         [
             record["model"],
+            record["machine"].split(",")[0],
+            str(record["threads"]),
             clients,
             *(f"{speed(by_way[way]):.0f}" for way in (THEIRS, PLAIN, DRAFTED)),
-            *(f"{ratio(by_way, way):.2f}" for way in (PLAIN, DRAFTED)),
+            *(f"{ratio(by_way, way, THEIRS):.2f}" for way in (PLAIN, DRAFTED)),
+            f"{ratio(by_way, DRAFTED, PLAIN):.2f}",
         ]
         for clients, by_way in record["runs"].items()
     ]
@@ -161,14 +164,17 @@ TABLES = (
         "serving",
         (
             "model",
+            "processor",
+            "threads",
             "clients",
             "llama-server, tokens/s",
             "plain, tokens/s",
             "with drafts, tokens/s",
             "plain over it",
             "with drafts over it",
+            "drafts over plain",
         ),
-        "<" + ">" * 6,
+        "<<" + ">" * 8,
         cells,
     ),
 )
