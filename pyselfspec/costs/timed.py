@@ -198,7 +198,7 @@ def _sure(timed: Widths) -> dict[int, float]:
 
 
 def _between(sure: dict[int, float], n_width: int) -> list[float]:
-    """Return ratios for 0 to n_width - 1 draft tokens: linear between those that are known.
+    """Return ratios for 0 to n_width - 1 draft tokens: linear between known ones.
 
     Without numpy: after a pass its code is in no cache, and reading it again takes longer than
     sixteen numbers do.

@@ -89,8 +89,8 @@ def test_a_machine_that_gets_faster_does_not_make_narrow_passes_look_dear(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_machine_whose_speed_jumps_does_not_make_rare_widths_look_dear(seed):
-    """The neighbours of a virtual machine come and go. A width that looks too dear would not be
+def test_a_machine_whose_speed_jumps_does_not_make_rare_widths_look_slow(seed):
+    """The neighbours of a virtual machine come and go. A width that looks too slow would not be
     timed again."""
     true = table(0.0, 0.18, shared=0.0, plain_us=1000).levels[0]
     costs = TimedCosts(table(0.0, 0.25, shared=0.0, plain_us=700))

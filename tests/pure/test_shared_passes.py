@@ -1,4 +1,4 @@
-"""Draft tokens of several texts, of which a shared pass verifies those that are worth it."""
+"""A shared pass verifies the draft tokens of several texts that pay off together."""
 
 import itertools
 import random
@@ -75,7 +75,10 @@ def test_times_by_width_are_learned_however_rare_they_are():
             passes.observe(16, 6000.0)
     assert passes.full_us[7] == pytest.approx(5000, rel=0.01)
     assert passes.full_us[15] == pytest.approx(6000, rel=0.01)
-    passes.observe(N_MOST + 1, 1.0)  # beyond: learned by nobody
+    before = passes.full_us
+    for _ in range(20):
+        passes.observe(N_MOST + 1, 1.0)
+    assert passes.full_us == before  # a pass wider than all of these teaches nothing
 
 
 def step(n_accepted, draft):
