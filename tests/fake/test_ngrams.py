@@ -6,20 +6,23 @@ from collections import Counter
 import needs
 import pytest
 
-from pyselfspec.costs.chances import LENGTHS, Chances
+from pyselfspec.costs.chances import LENGTHS, N_SURENESS, Chances
 from pyselfspec.errors import ArgumentError
+from pyselfspec.runtime.pictures import row_ids
 from pyselfspec.speculate.drafters import ngram
 from pyselfspec.speculate.drafters.ngram import file as ngram_file
-from pyselfspec.speculate.drafters.ngram import index as ngrams
-from pyselfspec.speculate.drafters.ngram.index import N_MATCHES, EarlierTexts, NgramIndex
+from pyselfspec.speculate.drafters.ngram.index import BETWEEN, EarlierTexts, NgramIndex
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.testing.fake_context import FakeContext
 from pyselfspec.testing.fake_model import FakeModel
 
+N_MATCHES = 8  # latest matches that count, as in native/ngrams/index.h
 
-def searched(text, context):
-    """Compute NgramIndex.following by a search of the whole text."""
-    for length in reversed(LENGTHS):
+
+def searched(text, context, *lengths):
+    """Find the longest match of a context's end by a search of the whole text: its length, and how
+    often each token follows the latest matches, the latest first."""
+    for length in lengths or reversed(LENGTHS):
         if length > len(context):
             continue
         gram = context[-length:]
@@ -30,11 +33,39 @@ def searched(text, context):
     return None
 
 
-@pytest.mark.parametrize("seed", range(20))
+def followers(length, counts):
+    """Return the tokens that follow matches, each with its match: the most frequent first, of
+    equally frequent ones the latest."""
+    n_all = counts.total()
+
+    def sureness(n):
+        return 0 if n_all == 1 else 3 if n == n_all else 2 if 2 * n > n_all else 1
+
+    return [(token, (LENGTHS.index(length), sureness(n))) for token, n in counts.most_common()]
+
+
+def following(index, context, **options):
+    """Look up one token: the token and its match, None if there is none."""
+    found = index.chain(context, 1, chances=Chances(), **options)
+    return (found.tokens[0], found.matches[0]) if found.tokens else None
+
+
+def index_of(text, *args):
+    index = NgramIndex(*args)
+    index.extend(text)
+    return index
+
+
+def random_text(rng, n=200, low=0):
+    kinds = rng.choice((2, 3, 5, 20))
+    return [rng.randrange(low, kinds) for _ in range(n)]
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_the_index_finds_what_a_search_finds(seed):
     rng = random.Random(seed)
     print(f"seed {seed}")
-    text = [rng.randrange(rng.choice((2, 5))) for _ in range(200)]
+    text = random_text(rng)
     index, n = NgramIndex(), 0
     while n < len(text):
         more = rng.randrange(1, 20)
@@ -42,63 +73,116 @@ def test_the_index_finds_what_a_search_finds(seed):
         n = min(len(text), n + more)
         context = text[max(0, n - rng.randrange(1, 16)) : n] + [rng.randrange(5)] * rng.randrange(3)
         want = searched(text[:n], context)
-        got = index.following(context)
-        if want is None:
-            assert got is None
-            continue
-        length, counts = want
-        assert LENGTHS[got.match[0]] == length
-        assert counts[got.token] == max(counts.values())
+        assert following(index, context) == (want and followers(*want)[0])
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_chain_is_found_as_its_tokens_would_be_one_by_one(seed):
+def chained(sources, context, chance_min, n_max):
+    """Compute NgramIndex.chain by searches of whole texts; sources: texts and chances."""
+    context, found, all_right = list(context), [], 1.0
+    while len(found) < n_max:
+        best, beyond, best_chance = None, -1, 0.0
+        for is_other, (text, chances) in enumerate(sources):
+            want = searched(text, context)
+            token, match = followers(*want)[0] if want else (None, (-1, 0))
+            if match[0] > beyond and (not is_other or chances.of(match) > best_chance):
+                best, beyond, best_chance = (token, is_other, match), match[0], chances.of(match)
+        if best is None or best[0] < 0:
+            break
+        all_right *= best_chance
+        if found and all_right < chance_min:
+            break
+        found.append((*best, best_chance))
+        context.append(best[0])
+    return found
+
+
+def random_chances(rng):
+    counts = [[(rng.choice((0, rng.random())), 1.0) for _ in range(N_SURENESS)] for _ in LENGTHS]
+    return Chances(counts=counts)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_chain_is_what_searches_give_one_by_one(seed):
+    """From two texts with pictures, whose rows end a chain, and chances that may be 0."""
     rng = random.Random(seed)
-    text = [rng.randrange(3) for _ in range(150)]
-    index = NgramIndex()
-    index.extend(text)
-    context, shortest = text[-LENGTHS[-1] :], 0
-    for _ in range(60):
-        found = index.following(context[-LENGTHS[-1] :], shortest=shortest)
-        assert found == index.following(context[-LENGTHS[-1] :])
-        context.append(found.token)
-        shortest = found.match[0]
+    print(f"seed {seed}")
+    texts = [[t if t >= 0 else t - 1 for t in random_text(rng, low=-(seed % 3))] for _ in range(2)]
+    (own, earlier), (chances, others) = map(index_of, texts), (random_chances(rng) for _ in texts)
+    for _ in range(20):
+        start = rng.randrange(len(texts[0]))
+        context = texts[rng.randrange(2)][start : start + rng.randrange(16)]
+        chance_min, n_max = rng.choice((0.0, 0.1, 0.5)), rng.randrange(1, 20)
+        found = own.chain(
+            context,
+            n_max,
+            chances=chances,
+            chance_min=chance_min,
+            earlier=earlier,
+            other_chances=others,
+        )
+        sources = zip(texts, (chances, others), strict=True)
+        assert list(zip(*found, strict=True)) == chained(tuple(sources), context, chance_min, n_max)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_others_are_what_else_has_followed(seed):
+    rng = random.Random(seed)
+    text = random_text(rng)
+    index = index_of(text)
+    for _ in range(20):
+        start, token, n = rng.randrange(len(text)), rng.randrange(5), rng.randrange(1, 5)
+        context = text[start : start + rng.randrange(16)]
+        want = {}
+        for length in reversed(LENGTHS):
+            found = searched(text, context, length)
+            for other, match in followers(*found) if found else ():
+                want.setdefault(other, match)
+        want.pop(token, None)
+        assert index.others(context, token, n) == list(want.items())[:n]
 
 
 def test_of_equally_frequent_tokens_the_latest_wins():
-    index = NgramIndex()
-    index.extend([7, 1, 9, 7, 2, 9, 7])
-    assert index.following([9, 7]).token == 2
-    assert index.following([0, 7]).token == 2
+    index = index_of([7, 1, 9, 7, 2, 9, 7])
+    assert following(index, [9, 7])[0] == 2
+    assert following(index, [0, 7])[0] == 2
 
 
-def test_a_text_beyond_the_bound_is_not_indexed(monkeypatch):
-    monkeypatch.setattr(ngrams, "N_TOKENS", 4)
-    index = NgramIndex()
-    index.extend([1, 2, 3])
+def test_a_text_beyond_the_bound_is_not_indexed():
+    index = index_of([1, 2, 3], 4)
     index.extend([1, 2, 9])
-    assert len(index) == 4
-    assert index.following([3]).token == 1
-    assert index.following([1]).token == 2
+    assert following(index, [3])[0] == 1
+    assert following(index, [1])[0] == 2
+    assert following(index, [9]) is None
 
 
-def test_a_token_costs_the_same_however_long_the_text(monkeypatch):
-    """Counted in look-ups, not in time."""
+def test_rows_of_a_picture_are_matched_by_their_own_ids():
+    """They have hundreds of bits, of which an index holds 32."""
+    first, second = (row_ids(data, 0, 5) for data in (b"a picture", b"another one"))
+    index = index_of([*first, 7, *second, 8])
+    assert following(index, first) == (7, (4 - 1, 0))
+    assert following(index, second[-3:]) == (8, (2, 0))
+    assert following(index, first[:2]) is None  # a row follows, which is no text
+
+
+def test_what_stands_between_texts_follows_nothing():
+    index = index_of([1, 2, 3, BETWEEN, 2, 3, 4, BETWEEN])
+    assert following(index, [2, 3]) == (4, (1, 0))
+    assert following(index, [4]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_text_is_found_again(seed):
+    """Its tables grow many times, and hold many n-grams that differ in one token."""
+    rng = random.Random(seed)
+    text = [rng.randrange(300) for _ in range(40_000)]
     index = NgramIndex()
-    index.extend([1, 2] * 5000)
-    looked = []
-    monkeypatch.setattr(index, "_before", [Counting(b, looked) for b in index._before])
-    index.following([1, 2] * 8)
-    assert len(looked) <= N_MATCHES + len(LENGTHS)
-
-
-class Counting:
-    def __init__(self, inner, looked):
-        self._inner, self._looked = inner, looked
-
-    def __getitem__(self, i):
-        self._looked.append(i)
-        return self._inner[i]
+    for start in range(0, len(text), 700):
+        index.extend(text[start : start + 700])
+    for _ in range(2000):
+        end = rng.randrange(LENGTHS[-1], len(text) - 1)
+        token, match = following(index, text[end - LENGTHS[-1] : end])
+        assert token == text[end] and match == (len(LENGTHS) - 1, 0)
 
 
 def test_chances_follow_what_happens():
@@ -159,14 +243,11 @@ def test_a_memory_finds_what_a_search_through_all_texts_finds(seed):
     memory = EarlierTexts()
     for text in texts:
         memory.add(text)
-    added = memory.tokens
+    added = list(memory.tokens)
     for _ in range(30):
         context = [rng.randrange(6) for _ in range(rng.randrange(1, 6))]
-        got, want = memory.following(context), searched(added, context)
-        assert (got is None) is (want is None)
-        if got is not None:
-            assert LENGTHS[got.match[0]] == want[0]
-            assert want[1][got.token] == max(want[1].values())
+        want = searched(added, context)
+        assert following(memory.index, context) == (want and followers(*want)[0])
 
 
 def test_a_conversation_is_kept_once():
@@ -176,7 +257,7 @@ def test_a_conversation_is_kept_once():
     second = [*first, 30, 31]
     assert memory.add(second) == [30, 31]
     assert memory.add([7, 8, 9]) == [7, 8, 9]
-    assert memory.tokens == [*second, 7, 8, 9]
+    assert list(memory.tokens) == [*second, 7, 8, 9]
 
 
 @pytest.mark.parametrize("n_kept", [1, 2, 7, 50])
@@ -187,11 +268,11 @@ def test_a_memory_keeps_to_its_bound_and_forgets_the_oldest(n_kept):
         memory.add(text)
         all_of += text
         assert len(memory.tokens) <= n_kept
-        assert memory.tokens == all_of[len(all_of) - len(memory.tokens) :]
+        assert list(memory.tokens) == all_of[len(all_of) - len(memory.tokens) :]
     assert len(memory.tokens) >= n_kept // 2
     if n_kept > 1:
-        assert memory.following([all_of[-2]]).token == all_of[-1]
-        assert memory.following([all_of[0]]) is None
+        assert following(memory.index, [all_of[-2]])[0] == all_of[-1]
+        assert following(memory.index, [all_of[0]]) is None
 
 
 def generated_with(context, text, **options):

@@ -9,39 +9,37 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from serving import running
 
 from pyselfspec import GREEDY, Completion, Fixed, Model
-from pyselfspec.costs.chances import LENGTHS
+from pyselfspec.costs.chances import LENGTHS, Chances
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.drafters import ngram
-from pyselfspec.speculate.drafters.ngram.corpus import FIRST, Corpus, CorpusIndex, list_files
+from pyselfspec.speculate.drafters.ngram.corpus import FIRST, Corpus, list_files
+from pyselfspec.speculate.drafters.ngram.index import BETWEEN, NgramIndex
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_latest_matches_of_the_longest_length(seed: int) -> None:
+    """Of these, the ones at the end of a file count as matches, and nothing follows them."""
     rng = random.Random(seed)
-    tokens = [rng.randrange(3) for _ in range(400)]
-    index = CorpusIndex(np.array(tokens, np.int32))
+    tokens = [rng.choice((0, 1, 2, 0, 1, 2, BETWEEN)) for _ in range(400)]
+    index = NgramIndex(len(tokens), FIRST)
+    index.extend(tokens)
     for _ in range(200):
         context = [rng.randrange(3) for _ in range(rng.randint(1, 14))]
-        found = index.following(context)
+        found = index.chain(context, 1, chances=Chances())
         want: list[int] = []
-        for i in range(len(LENGTHS) - 1, FIRST - 1, -1):
-            n = LENGTHS[i]
+        for n in LENGTHS[:FIRST:-1] + LENGTHS[FIRST : FIRST + 1]:
             ends = [e for e in range(n, len(tokens)) if tokens[e - n : e] == context[-n:]]
-            if len(context) >= n and ends:
-                want = [tokens[e] for e in ends[::-1]][:8]
-                assert found is not None and found.match[0] == i
+            latest = [tokens[e] for e in ends[::-1]][:8] if len(context) >= n else []
+            want = [token for token in latest if token != BETWEEN]
+            if want:
+                assert LENGTHS[found.matches[0][0]] == n
                 break
-        if not want:
-            assert found is None
-        else:
-            counts = Counter(want)
-            assert found is not None and counts[found.token] == max(counts.values())
+        assert list(found.tokens) == [token for token, _ in Counter(want).most_common(1)]
 
 
 def test_git_says_what_is_left_out(tmp_path: Path) -> None:

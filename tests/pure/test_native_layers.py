@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "pyselfspec" / "native"
-ROOMS = ("abi", "session", "graph", "kv", "states", "grammar")
+ROOMS = ("abi", "session", "graph", "kv", "states", "grammar", "ngrams")
 SOURCES = {
     path.relative_to(NATIVE).as_posix(): path.read_text(encoding="utf-8")
     for room in ROOMS
@@ -19,7 +19,7 @@ SOURCES = {
 # below. The longest name that fits counts: a folder, a file, or both files of one name.
 FLOORS = (
     {"abi/selfspec.h"},
-    {"grammar", "states/replay"},
+    {"grammar", "ngrams", "states/replay"},
     {"graph"},
     {"session/arguments", "session/architectures"},
     {"kv", "states", "session/interrupt"},

@@ -19,6 +19,7 @@ KINDS = {
     "void": "void",
     "bool": "bool",
     "float": "float 32",
+    "double": "float 64",
     "int32_t": "int 32",
     "int64_t": "int 64",
     "size_t": f"unsigned {8 * ctypes.sizeof(ctypes.c_size_t)}",
@@ -57,8 +58,8 @@ def kind_in_python(kind: Any) -> str:
     code = getattr(kind, "_type_", None)
     if not isinstance(code, str) or code in "PzZ":
         return POINTER
-    if code in "?f":
-        return {"?": "bool", "f": "float 32"}[code]
+    if code in "?fd":
+        return {"?": "bool", "f": "float 32", "d": "float 64"}[code]
     sign = "unsigned" if code.isupper() else "int"
     return f"{sign} {8 * ctypes.sizeof(kind)}"
 

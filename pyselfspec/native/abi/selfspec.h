@@ -328,6 +328,50 @@ SELFSPEC_API int32_t selfspec_apply(struct llama_sampler * sampler, struct llama
 SELFSPEC_API struct llama_sampler * selfspec_sampler_init_grammar(
         const struct llama_vocab * vocab, const char * text, int32_t n_wanted, float gap);
 
+// An index of n-grams over a growing text: what followed the end of a text before. Its arrays of tokens may be changed after a
+// call. An index belongs to one thread while it is extended; several threads may read it.
+struct selfspec_ngrams;
+
+// Create an index of the n-grams of these lengths, in ascending order and at most 8, without those before lengths[first]. Tokens
+// after n_most, which is at most 2^24 - 1, are ignored. The caller owns it; selfspec_ngrams_free(NULL) does nothing. NULL: an
+// argument is not valid, or memory ran out.
+SELFSPEC_API struct selfspec_ngrams * selfspec_ngrams_init(const int32_t * lengths, int32_t n_lengths, int32_t first, int32_t n_most);
+SELFSPEC_API void                     selfspec_ngrams_free(struct selfspec_ngrams * ngrams);
+
+// Append n tokens to the text, and return a selfspec_status; SELFSPEC_FAILED when memory ran out, and nothing has changed then.
+// Tokens below 0 are no text; of these, -1 stands between texts and follows nothing.
+SELFSPEC_API int32_t selfspec_ngrams_extend(struct selfspec_ngrams * ngrams, const int32_t * tokens, int32_t n);
+
+// Look up a chain of at most n_max tokens that may follow a text, and return their number. Negative: a selfspec_status.
+//   own              the index of the text itself
+//   earlier, others  indexes of other texts, of the same lengths, or NULL. Their tokens count only after a longer match, and if
+//                    their chance is better
+//   end              [n_end] the last tokens of the text
+//   chances          [n_lengths, 4] how likely tokens from the text itself are accepted, by the length of the match and its
+//                    sureness: 0 for one match, 1 for matches that differ, 2 if most agree, 3 if all agree
+//   other_chances    likewise for tokens from other texts
+//   chance_min       after the first token, the chain ends where the product of its chances falls below
+//   found            [n_max, 4] receives the token, 0 if it is from the text itself, the index of the length, the sureness
+//   found_chances    [n_max] receives the chance of each token
+SELFSPEC_API int32_t selfspec_ngrams_chain(
+        const struct selfspec_ngrams * own,
+        const struct selfspec_ngrams * earlier,
+        const struct selfspec_ngrams * others,
+                       const int32_t * end,
+                             int32_t   n_end,
+                        const double * chances,
+                        const double * other_chances,
+                              double   chance_min,
+                             int32_t   n_max,
+                             int32_t * found,
+                              double * found_chances);
+
+// Look up at most n_max tokens other than this one that have followed the end of a text, after longer matches first and then
+// the most frequent first, and return their number. Negative: a selfspec_status.
+//   found  [n_max, 3] receives the token, the index of the length, the sureness
+SELFSPEC_API int32_t selfspec_ngrams_others(
+        const struct selfspec_ngrams * ngrams, const int32_t * end, int32_t n_end, int32_t token, int32_t n_max, int32_t * found);
+
 #ifdef __cplusplus
 }
 #endif

@@ -13,7 +13,7 @@ from ...errors import LibraryError
 ADDRESS = ctypes.c_void_p  # of arrays and of structs, which stay opaque
 TEXT = ctypes.c_char_p  # const char *, or bytes given as const uint8_t *
 INT32, INT64, SIZE = ctypes.c_int32, ctypes.c_int64, ctypes.c_size_t
-FLOAT, BOOL = ctypes.c_float, ctypes.c_bool
+FLOAT, DOUBLE, BOOL = ctypes.c_float, ctypes.c_double, ctypes.c_bool
 
 # void (*ggml_abort_callback_t)(const char * error_message);
 AbortCallback = ctypes.CFUNCTYPE(None, TEXT)
@@ -94,6 +94,18 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_accept": (INT32, ADDRESS, INT32),
     "selfspec_apply": (INT32, ADDRESS, ADDRESS),
     "selfspec_sampler_init_grammar": (ADDRESS, ADDRESS, TEXT, INT32, FLOAT),
+    # indexes of n-grams
+    "selfspec_ngrams_init": (ADDRESS, ADDRESS, INT32, INT32, INT32),
+    "selfspec_ngrams_free": (None, ADDRESS),
+    "selfspec_ngrams_extend": (INT32, ADDRESS, ADDRESS, INT32),
+    # own, earlier, others, end, n_end; chances, other_chances, chance_min, n_max, found,
+    # found_chances
+    "selfspec_ngrams_chain": (
+        *(INT32, ADDRESS, ADDRESS, ADDRESS, ADDRESS, INT32),
+        *(ADDRESS, ADDRESS, DOUBLE, INT32, ADDRESS, ADDRESS),
+    ),
+    # ngrams, end, n_end, token, n_max, found
+    "selfspec_ngrams_others": (INT32, ADDRESS, ADDRESS, INT32, INT32, INT32, ADDRESS),
     # no session
     "selfspec_type_width": (INT32, INT32, BOOL),
     "selfspec_model_state_bytes": (INT64, ADDRESS),

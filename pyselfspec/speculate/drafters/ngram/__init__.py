@@ -1,8 +1,8 @@
 """Draft the tokens that followed the same n-gram before: in the prompt, in the text so far, or in
 an earlier text.
 
-It runs no passes, so it pays whenever a text repeats itself, with any model; see index.py for the
-papers.
+It runs no passes, so it pays whenever a text repeats itself, with any model; see
+native/ngrams/index.h for the papers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....costs.chances import LENGTHS, Chances
+from ....costs.chances import LENGTHS
 from ....errors import ArgumentError
 from ....masks.layer_mask import LayerMask
 from ....runtime.context import Context
@@ -25,11 +25,11 @@ from ...branches import likeliest
 from ...context_state import kept
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit
-from ...types import Draft, DraftOrigin, DraftToken
+from ...types import Draft
 from .. import LookupDrafter
 from . import file as ngram_file
 from .corpus import Corpus
-from .index import N_TOKENS, Copy, EarlierTexts, NgramIndex
+from .index import N_TOKENS, Chain, EarlierTexts, NgramIndex
 
 N_CORPORA = 4  # of a context
 READS_PICTURES = True  # ids of their rows are never copied
@@ -47,7 +47,7 @@ class Options:
     session: copy from earlier texts of the context, too.
     file: earlier texts of other runs; the texts of this run are added.
     corpus: a folder whose files are copied from, without those that git ignores. It is watched.
-    n_kept: most tokens of earlier texts to keep, a kilobyte of memory each.
+    n_kept: most tokens of earlier texts to keep, about 100 bytes of memory each.
     n_branches: most branches of a draft: other continuations replace its less likely tokens. Has no
         effect if drafters are combined, or where several texts share passes.
     """
@@ -128,7 +128,7 @@ class NgramDrafter(LookupDrafter):
         self._index = NgramIndex()
         self._text: Sequence[int] = ()
         self._n_seen = 0  # tokens of the text
-        self._copies: list[tuple[Copy, Chances]] = []
+        self._copies = Chain()
         rates = hit_rates_of(context)
         self._chances = rates.copies
         self._others = rates.others
@@ -150,7 +150,7 @@ class NgramDrafter(LookupDrafter):
         self._index = NgramIndex()
         self._text = history
         self._n_seen = 0
-        self._copies = []
+        self._copies = Chain()
         if self._corpus is not None:
             self._corpus.refresh_soon()
 
@@ -165,14 +165,13 @@ class NgramDrafter(LookupDrafter):
 
     def _continuations(self, context: Sequence[int]) -> list[tuple[int, float]]:
         """Return the tokens that may follow, most likely first, each with its probability."""
-        context = context[-LENGTHS[-1] :]
-        found = self._following(context)
-        if found is None or not is_text(found[0][0].token):
+        found = self._chain(context, 1)
+        if not found.tokens:
             return []
-        (copy, _), chance = found
-        others = self._index.others(context, copy.token, self._options.n_branches - 1)
+        [token], [chance] = found.tokens, found.chances
+        others = self._index.others(context[-LENGTHS[-1] :], token, self._options.n_branches - 1)
         return [
-            (copy.token, chance),
+            (token, chance),
             *(
                 (each.token, (1 - chance) * self._others.of(each.match))
                 for each in others
@@ -183,60 +182,39 @@ class NgramDrafter(LookupDrafter):
     def look_up(self, history: Sequence[int], n_max: int) -> Draft:
         """Return a chain of at most n_max tokens. At least one is looked up, to learn from."""
         self._learn(history)
-        self._copies = []
-        context = list(history[-LENGTHS[-1] :])
-        tokens: list[DraftToken] = []
-        all_right, shortest = 1.0, 0
-        while len(self._copies) < max(1, n_max):
-            found = self._following(context, shortest)
-            if found is None or not is_text(found[0][0].token):
-                break
-            (copy, of_kind), chance = found
-            all_right *= chance
-            if self._copies and all_right < self._options.chance_min:
-                break
-            self._copies.append((copy, of_kind))
-            shortest = copy.match[0] if of_kind is self._chances else 0
-            tokens.append(
-                DraftToken(copy.token, chance, len(tokens) - 1, self.name, None, DraftOrigin.COPIED)
-            )
-            context.append(copy.token)
-        return Draft(tuple(tokens[:n_max]))
+        self._copies = self._chain(history, max(1, n_max))
+        tokens, chances = self._copies.tokens[:n_max], self._copies.chances[:n_max]
+        return Draft.copied(tokens, chances, source=self.name)
 
-    def _following(
-        self, context: Sequence[int], shortest: int = 0
-    ) -> tuple[tuple[Copy, Chances], float] | None:
-        """Return the next token and its probability, from the text itself or from an earlier one
-        or the corpus with a longer match and a higher probability.
-
-        shortest: see ``NgramIndex.following``.
-        """
-        own = self._index.following(context, shortest=shortest)
-        chance = self._chances.of(own.match) if own else 0.0
-        beyond = own.match[0] if own else -1
-        best = None if own is None else (own, self._chances)
-        for source in (self._earlier, self._corpus):
-            other = source.following(context, beyond) if source else None
-            if other is not None and self._earlier_chances.of(other.match) > chance:
-                best, chance = (other, self._earlier_chances), self._earlier_chances.of(other.match)
-                beyond = other.match[0]
-        return None if best is None else (best, chance)
+    def _chain(self, context: Sequence[int], n_max: int) -> Chain:
+        return self._index.chain(
+            context[-LENGTHS[-1] :],
+            n_max,
+            chances=self._chances,
+            chance_min=self._options.chance_min,
+            earlier=self._earlier.index if self._earlier else None,
+            corpus=self._corpus.index if self._corpus else None,
+            other_chances=self._earlier_chances,
+        )
 
     def _learn(self, history: Sequence[int]) -> None:
         """Learn from new tokens of the text, whether they had been drafted or only looked up."""
+        tokens, is_other, matches, _ = self._copies
         came = history[self._n_seen :]
-        n_before, self._n_seen = self._n_seen, len(history)
-        for i, ((copy, of_kind), token) in enumerate(zip(self._copies, came, strict=False)):
-            of_kind.observe(copy.match, copy.token == token)
-            if copy.token != token:
-                self._learn_of_others(history[: n_before + i], copy.token, token)
+        copies = zip(tokens, is_other, matches, came, strict=False)
+        for n, (copied, other, match, token) in enumerate(copies, self._n_seen):
+            of_kind = self._earlier_chances if other else self._chances
+            of_kind.observe(match, copied == token)
+            if copied != token:
+                self._learn_of_others(history[max(0, n - LENGTHS[-1]) : n], copied, token)
                 break
+        self._n_seen = len(history)
         self._index.extend(came)
 
     def _learn_of_others(self, context: Sequence[int], wrong: int, token: int) -> None:
         """Learn that this token came instead of the expected one."""
         n = self._options.n_branches - 1
-        for other in self._index.others(context[-LENGTHS[-1] :], wrong, n) if n else ():
+        for other in self._index.others(context, wrong, n) if n else ():
             self._others.observe(other.match, other.token == token)
 
     def close(self) -> None:

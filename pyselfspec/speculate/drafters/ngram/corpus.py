@@ -1,7 +1,7 @@
 """Copies from the files of a folder, such as the sources that an agent edits.
 
-Files are tokenized once and again when their modification time changes. For n-grams of several
-lengths, hashes of all places are sorted, so that a look-up is a binary search.
+Files are tokenized once and again when their modification time changes. One index holds all of
+them.
 """
 
 from __future__ import annotations
@@ -10,29 +10,23 @@ import os
 import subprocess
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ....costs.chances import LENGTHS
 from ....errors import ArgumentError, SelfSpecError
 from ....runtime.model import Model
 from ....util.closable import Closing
-from .index import N_MATCHES, Copy, sureness
+from .index import BETWEEN, NgramIndex
 
-FIRST = 3  # index of the shortest length that is looked up: shorter ones follow by chance
+FIRST = 3  # index of the shortest length that is looked up: shorter ones match by chance
 N_FILE = 1 << 18  # bytes of a file at most
 N_ALL = 1 << 22  # bytes of all files; of more, the latest are taken
 N_FILES = 20_000
 PERIOD_S = 5.0  # between two looks at the folder
 GIT_S = 10.0  # for git to list files
 SKIPPED = frozenset({"__pycache__", "node_modules", "target", "build", "dist", "venv"})
-FACTOR = 0x9E3779B97F4A7C15  # of the hash
-BETWEEN = -1  # no token: stands between files
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -58,62 +52,7 @@ class _File:
     """A file that was read. stamp: its modification time in nanoseconds and its size."""
 
     stamp: tuple[int, int]
-    tokens: tuple[int, ...]
-
-
-class CorpusIndex:
-    """Places of n-grams in tokens, int32 [n_tokens], for all lengths from LENGTHS[FIRST] on."""
-
-    def __init__(self, tokens: NDArray[np.int32]) -> None:
-        self.tokens = tokens
-        self._sorted: dict[int, tuple[NDArray[np.uint64], NDArray[np.int64]]] = {}
-        for i in range(FIRST, len(LENGTHS)):
-            hashes = _hashes(tokens, LENGTHS[i])
-            order = np.argsort(hashes, kind="stable")
-            self._sorted[i] = hashes[order], order + LENGTHS[i]
-
-    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
-        """Return the token that follows most of the latest matches of the context's end.
-
-        beyond: index of a length; only longer matches count.
-        """
-        for i in range(len(LENGTHS) - 1, max(beyond, FIRST - 1), -1):
-            found = self._continuations(i, context[-LENGTHS[i] :])
-            if found:
-                counts = Counter(found)
-                token = max(counts, key=counts.__getitem__)  # of several the latest
-                return Copy(token, (i, sureness(counts[token], len(found))))
-        return None
-
-    def _continuations(self, i: int, ngram: Sequence[int]) -> list[int]:
-        """Return the tokens after the latest places of an n-gram, latest first."""
-        if len(ngram) < LENGTHS[i]:
-            return []
-        hashes, ends = self._sorted[i]
-        key = np.uint64(_hash(ngram))
-        low, high = np.searchsorted(hashes, key, "left"), np.searchsorted(hashes, key, "right")
-        tokens = []
-        for end in ends[max(low, high - N_MATCHES) : high][::-1]:
-            if end < len(self.tokens) and self.tokens[end - len(ngram) : end].tolist() == [*ngram]:
-                tokens.append(int(self.tokens[end]))
-        return [token for token in tokens if token != BETWEEN]
-
-
-def _hashes(tokens: NDArray[np.int32], length: int) -> NDArray[np.uint64]:
-    """Return the hash of every n-gram, by its first place."""
-    n = max(len(tokens) - length + 1, 0)
-    found = np.zeros(n, np.uint64)
-    values = tokens.astype(np.int64).astype(np.uint64)
-    for at in range(length):
-        found = found * np.uint64(FACTOR) + values[at : at + n]
-    return found
-
-
-def _hash(ngram: Sequence[int]) -> int:
-    found = 0
-    for token in ngram:
-        found = (found * FACTOR + token) % (1 << 64)
-    return found
+    tokens: array[int]
 
 
 class Corpus(Closing):
@@ -128,19 +67,12 @@ class Corpus(Closing):
             raise ArgumentError(f"{folder} is no folder; give a folder of files to copy from")
         self._folder, self._model = folder, model
         self._files: dict[Path, _File] = {}
-        self._index = CorpusIndex(np.empty(0, np.int32))
+        self.n_tokens = 0
+        self.index = NgramIndex(0, FIRST)
         self._looked_at = 0.0
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self.refresh()
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self._index.tokens)
-
-    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
-        """See ``CorpusIndex.following``."""
-        return self._index.following(context, beyond)
 
     def refresh_soon(self) -> None:
         """Look for changed files in another thread, if the last time was a while ago."""
@@ -168,9 +100,13 @@ class Corpus(Closing):
             known = self._files.get(path)
             files[path] = known if known and known.stamp == stamp else self._read(path, stamp)
         if files != self._files:
-            parts = [token for each in files.values() for token in (*each.tokens, BETWEEN)]
-            self._index = CorpusIndex(np.array(parts, np.int32))
-            self._files = files
+            tokens = array("i")
+            for each in files.values():
+                tokens += each.tokens
+                tokens.append(BETWEEN)
+            index = NgramIndex(len(tokens), FIRST)
+            index.extend(tokens)
+            self.n_tokens, self.index, self._files = len(tokens), index, files
 
     def _stamps(self) -> Iterator[tuple[Path, tuple[int, int]]]:
         for path in list_files(self._folder):
@@ -189,7 +125,7 @@ class Corpus(Closing):
             tokens = self._model.tokenize(text, add_special=False, parse_special=False)
         except (OSError, UnicodeDecodeError, SelfSpecError):
             tokens = []
-        return _File(stamp, tuple(tokens))
+        return _File(stamp, array("i", tokens))
 
     def close(self) -> None:
         self._is_closed = True

@@ -1,24 +1,21 @@
-"""An index of n-grams over a growing text. Pure.
-
-For every n-gram it stores where it last ended, and for each end the one before it, so that a token
-costs a few look-ups whatever the length of the text. Saxena, "Prompt Lookup
-Decoding", https://github.com/apoorvumang/prompt-lookup-decoding, copies after the latest match of
-one length; here all recent matches of the longest length that has any are counted, as in Oliaro et
-al., "SuffixDecoding", section 3, https://arxiv.org/abs/2411.04975.
+"""Indexes of n-grams over texts, and chains of tokens that followed the same n-gram before. They
+are kept and searched in C++, see native/ngrams/.
 """
 
 from __future__ import annotations
 
+import weakref
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ....costs.chances import LENGTHS, Match
+from ....costs.chances import LENGTHS, Chances, Match
+from ....runtime.ffi import ngram_calls
 from ....runtime.sequence_table import n_common
 
-N_MATCHES = 8  # latest matches that count
-N_TOKENS = 2**16  # most tokens of a text that are indexed; about 60 MB
+N_TOKENS = 2**16  # most tokens of a text that are indexed; about 6 MB
+BETWEEN = -1  # no token: stands between texts, and is never copied
+_N_ROW_IDS = 2**31 - 2  # ids of rows of pictures in an index
 
 
 class Copy(NamedTuple):
@@ -28,92 +25,77 @@ class Copy(NamedTuple):
     match: Match
 
 
-class NgramIndex:
-    def __init__(self) -> None:
-        self._text: list[int] = []
-        self._last: list[dict[int, int]] = [{} for _ in LENGTHS]  # where an n-gram ended last
-        self._before: list[array[int]] = [array("i") for _ in LENGTHS]  # by end: the one before
+class Chain(NamedTuple):
+    """Tokens that followed matches, each after those before it.
 
-    def __len__(self) -> int:
-        return len(self._text)
+    is_other: for each token, whether it is from another text. chances: that each is accepted if
+    those before it are.
+    """
+
+    tokens: Sequence[int] = ()
+    is_other: Sequence[int] = ()
+    matches: Sequence[Match] = ()
+    chances: Sequence[float] = ()
+
+
+class NgramIndex:
+    """The n-grams of a growing text, and what followed them.
+
+    n_most: tokens after so many are ignored.
+    first: index of the shortest length that is looked up.
+    """
+
+    def __init__(self, n_most: int = N_TOKENS, first: int = 0) -> None:
+        self._handle = ngram_calls.init(LENGTHS, first, n_most)
+        weakref.finalize(self, ngram_calls.free, self._handle)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text; those after N_TOKENS are ignored."""
-        text = self._text
-        start = len(text)
-        text += tokens[: N_TOKENS - start]
-        for length, last, before in zip(LENGTHS, self._last, self._before, strict=True):
-            for end in range(start + 1, len(text) + 1):
-                if end < length:
-                    before.append(0)
-                    continue
-                key = hash(tuple(text[end - length : end]))
-                before.append(last.get(key, 0))
-                last[key] = end
+        """Append tokens to the text."""
+        ngram_calls.extend(self._handle, _ids(tokens))
 
-    def following(self, context: Sequence[int], beyond: int = -1, shortest: int = 0) -> Copy | None:
-        """Return the token that follows most of the latest matches of the context's end.
+    def chain(
+        self,
+        end: Sequence[int],
+        n_max: int,
+        *,
+        chances: Chances,
+        chance_min: float = 0.0,
+        earlier: NgramIndex | None = None,
+        corpus: NgramIndex | None = None,
+        other_chances: Chances | None = None,
+    ) -> Chain:
+        """Return at most n_max tokens that may follow this index's text. Tokens from other texts
+        count only after a longer match, and if they are more likely accepted.
 
-        beyond: index of a length; only longer matches count.
-        shortest: index of a length at which to begin the search: the match of the token before,
-            if this index found that one; else 0.
+        end: the last tokens of the text; those of the longest n-gram are enough.
+        chance_min: after its first token, the chain ends where the probability that all of it is
+            accepted falls below this.
         """
-        matches = self._matches(context, max(shortest, beyond + 1))
-        if not matches:  # if there is a shorter one, the match of the token before ended the text
-            return self.following(context, beyond) if shortest else None
-        longest, found = matches[-1]
-        tokens = self._continuations(longest, found)
-        if len(tokens) == 1:
-            return Copy(tokens[0], (longest, 0))
-        token = max(tokens, key=tokens.count)  # of several the latest
-        return Copy(token, (longest, sureness(tokens.count(token), len(tokens))))
+        others = (earlier._handle if earlier else None, corpus._handle if corpus else None)
+        rates = chances.rates, (other_chances or chances).rates
+        found, probs = ngram_calls.chain(
+            (self._handle, *others), _ids(end), *rates, chance_min, n_max
+        )
+        matches = list(zip(found[2::4], found[3::4], strict=True))
+        return Chain(found[::4], found[1::4], matches, probs)
 
-    def others(self, context: Sequence[int], token: int, n: int) -> list[Copy]:
-        """Return at most n other tokens that have followed the context's end, longest matches
+    def others(self, end: Sequence[int], token: int, n_max: int) -> list[Copy]:
+        """Return at most n_max other tokens that have followed the end of the text, longest matches
         first, then most frequent first."""
-        found: list[Copy] = []
-        seen = {token}
-        for i, end in reversed(self._matches(context)):
-            tokens = self._continuations(i, end)
-            for other, count in Counter(tokens).most_common():
-                if other not in seen:
-                    seen.add(other)
-                    found.append(Copy(other, (i, sureness(count, len(tokens)))))
-            if len(found) >= n:
-                break
-        return found[:n]
-
-    def _matches(self, context: Sequence[int], shortest: int = 0) -> list[tuple[int, int]]:
-        """Return the index of each length and where the context's end of this length last ended
-        with a token after it, shortest first. An n-gram without a match has no longer match
-        either."""
-        found: list[tuple[int, int]] = []
-        for i in range(shortest, len(LENGTHS)):
-            if LENGTHS[i] > len(context):
-                break
-            end = self._last[i].get(hash(tuple(context[-LENGTHS[i] :])), 0)
-            if end and end == len(self._text):
-                end = self._before[i][end - 1]
-            if not end:
-                break
-            found.append((i, end))
-        return found
-
-    def _continuations(self, i: int, end: int) -> list[int]:
-        """Return the tokens after the latest ends of an n-gram, from this one back, latest
-        first."""
-        tokens: list[int] = []
-        while end and len(tokens) < N_MATCHES:
-            tokens.append(self._text[end])
-            end = self._before[i][end - 1]
-        return tokens
+        found = ngram_calls.others(self._handle, _ids(end), token, n_max)
+        rows = zip(found[::3], found[1::3], found[2::3], strict=True)
+        return [Copy(other, (length, sureness)) for other, length, sureness in rows]
 
 
-def sureness(n: int, n_all: int) -> int:
-    """Return 0 for one match, 1 for matches that differ, 2 if most agree, 3 if all agree."""
-    if n_all == 1:
-        return 0
-    return 3 if n == n_all else 2 if 2 * n > n_all else 1
+def _ids(tokens: Sequence[int]) -> array[int]:
+    """Return tokens with 32 bits each. Ids of rows of pictures are longer, and are shortened to
+    others below 0."""
+    try:
+        return array("i", tokens)
+    except OverflowError:
+        return array(
+            "i", [t if t >= -_N_ROW_IDS else BETWEEN - 1 + t % -_N_ROW_IDS for t in tokens]
+        )
 
 
 class EarlierTexts:
@@ -126,8 +108,8 @@ class EarlierTexts:
     def __init__(self, tokens: Sequence[int] = (), n_kept: int = N_TOKENS) -> None:
         self._n_kept = n_kept
         self._last: Sequence[int] = ()
-        self.tokens: list[int] = []
-        self._index = NgramIndex()
+        self.tokens = array("i")
+        self.index = NgramIndex()
         self._extend(tokens)
 
     def add(self, text: Sequence[int]) -> list[int]:
@@ -139,12 +121,8 @@ class EarlierTexts:
         return new
 
     def _extend(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
+        self.tokens.extend(tokens)
         if len(self.tokens) > self._n_kept:
             self.tokens = self.tokens[-(self._n_kept + 1) // 2 :]
-            self._index, tokens = NgramIndex(), self.tokens
-        self._index.extend(tokens)
-
-    def following(self, context: Sequence[int], beyond: int = -1) -> Copy | None:
-        """See ``NgramIndex.following``."""
-        return self._index.following(context, beyond)
+            self.index, tokens = NgramIndex(), self.tokens
+        self.index.extend(tokens)

@@ -1,0 +1,87 @@
+// The part of the C interface that copies from texts.
+
+#include "abi/selfspec.h"
+
+#include "ngrams/chain.h"
+
+#include <algorithm>
+#include <functional>
+
+template <typename F> static int32_t with_status(bool is_valid, F f) noexcept {
+    if (!is_valid) {
+        return SELFSPEC_BAD_ARGUMENT;
+    }
+    try {
+        return f();
+    } catch (...) {
+        return SELFSPEC_FAILED;
+    }
+}
+
+static bool are_lengths(const int32_t * lengths, int32_t n) {
+    return lengths && n > 0 && n <= SELFSPEC_MAX_LENGTHS && lengths[0] > 0 &&
+        std::adjacent_find(lengths, lengths + n, std::greater_equal<>()) == lengths + n;
+}
+
+selfspec_ngrams * selfspec_ngrams_init(const int32_t * lengths, int32_t n_lengths, int32_t first, int32_t n_most) {
+    const bool is_valid = are_lengths(lengths, n_lengths) && first >= 0 && first < n_lengths && n_most >= 0 && n_most < SELFSPEC_MAX_TEXT;
+    selfspec_ngrams * made = nullptr;
+    with_status(is_valid, [&] {
+        made = new selfspec_ngrams({ lengths, lengths + n_lengths }, first, n_most);
+        return SELFSPEC_OK;
+    });
+    return made;
+}
+
+void selfspec_ngrams_free(selfspec_ngrams * ngrams) {
+    delete ngrams;
+}
+
+int32_t selfspec_ngrams_extend(selfspec_ngrams * ngrams, const int32_t * tokens, int32_t n) {
+    return with_status(ngrams && n >= 0 && (tokens || n == 0), [&] {
+        ngrams->extend(tokens, n);
+        return SELFSPEC_OK;
+    });
+}
+
+int32_t selfspec_ngrams_chain(
+        const selfspec_ngrams * own,
+        const selfspec_ngrams * earlier,
+        const selfspec_ngrams * others,
+        const int32_t         * end,
+        int32_t                 n_end,
+        const double          * chances,
+        const double          * other_chances,
+        double                  chance_min,
+        int32_t                 n_max,
+        int32_t               * found,
+        double                * found_chances) {
+    const auto fits = [&](const selfspec_ngrams * other) { return !other || other->lengths == own->lengths; };
+    const bool is_valid = own && fits(earlier) && fits(others) && n_end >= 0 && (end || n_end == 0) && chances && other_chances &&
+        n_max >= 0 && ((found && found_chances) || n_max == 0);
+    return with_status(is_valid, [&]() -> int32_t {
+        const auto chain = selfspec_chain(
+            { { own, chances }, { earlier, other_chances }, { others, other_chances } }, { end + n_end, n_end }, chance_min, n_max);
+        for (const auto & [copy, source, chance] : chain) {
+            for (const int32_t each : { copy.token, source, copy.length, copy.sureness }) {
+                *found++ = each;
+            }
+            *found_chances++ = chance;
+        }
+        return chain.size();
+    });
+}
+
+int32_t selfspec_ngrams_others(
+        const selfspec_ngrams * ngrams, const int32_t * end, int32_t n_end, int32_t token, int32_t n_max, int32_t * found) {
+    const bool is_valid = ngrams && n_end >= 0 && (end || n_end == 0) && n_max >= 0 && (found || n_max == 0);
+    return with_status(is_valid, [&]() -> int32_t {
+        const auto others = ngrams->others({ end + n_end, n_end }, token, n_max);
+        for (const auto & [other, length, sureness] : others) {
+            for (const int32_t each : { other, length, sureness }) {
+                *found++ = each;
+            }
+        }
+        return others.size();
+    });
+}
