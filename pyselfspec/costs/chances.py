@@ -24,35 +24,35 @@ class Chances:
 
     prior: rates without outcomes, relative to those of matches in the same text.
     counts: initial counts, see ``counts``.
-    rates: doubles [len(LENGTHS), N_SURENESS], which C++ reads.
+    outcomes: doubles [len(LENGTHS), N_SURENESS, 2], those that were right and all. C++ reads them
+        and learns, too.
     """
 
     def __init__(self, prior: float = 1.0, counts: Counts | None = None) -> None:
         if counts is None:
             counts = tuple(((N_PRIOR * prior * p, N_PRIOR),) * N_SURENESS for p in PRIOR)
-        self._counts = [pair for row in counts for pair in row]
-        self.rates = array("d", [right / n for right, n in self._counts])
+        self.outcomes = array("d", [n for row in counts for pair in row for n in pair])
 
     def of(self, match: Match) -> float:
-        return self.rates[_kind(match)]
+        i = _place(match)
+        return self.outcomes[i] / self.outcomes[i + 1]
 
     def observe(self, match: Match, right: bool) -> None:
-        kind = _kind(match)
-        n_right, n = self._counts[kind]
-        n_right, n = FORGET * n_right + right, FORGET * n + 1
-        self._counts[kind] = n_right, n
-        self.rates[kind] = n_right / n
+        i = _place(match)
+        self.outcomes[i] = FORGET * self.outcomes[i] + right
+        self.outcomes[i + 1] = FORGET * self.outcomes[i + 1] + 1
 
     @property
     def counts(self) -> Counts:
         """Counts for another run, at most N_KEPT of a kind."""
-        kept = [_kept(right, n) for right, n in self._counts]
+        kept = [_kept(right, n) for right, n in zip(*[iter(self.outcomes)] * 2, strict=True)]
         return tuple(tuple(kept[i : i + N_SURENESS]) for i in range(0, len(kept), N_SURENESS))
 
 
-def _kind(match: Match) -> int:
+def _place(match: Match) -> int:
+    """Return where the outcomes of a kind of match are."""
     length, sureness = match
-    return length * N_SURENESS + sureness
+    return 2 * (length * N_SURENESS + sureness)
 
 
 def _kept(right: float, n: float) -> tuple[float, float]:

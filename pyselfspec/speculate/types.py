@@ -123,12 +123,12 @@ class Draft:
         """
         try:
             pairs = zip(tokens, repeat(None) if probs is None else probs, strict=probs is not None)
-            return cls(
-                tuple(
-                    DraftToken(token, p, i - 1, source, None, origin)
-                    for i, (token, p) in enumerate(pairs)
-                )
-            )
+            # a list, which is made in less time than a generator
+            each = [
+                DraftToken(token, p, i, source, None, origin)
+                for i, (token, p) in enumerate(pairs, -1)
+            ]
+            return cls(tuple(each))
         except ValueError as error:
             raise ArgumentError("a draft needs one probability for each token") from error
 

@@ -1,5 +1,6 @@
 """The index of n-grams against a search through the whole text, and what chances are learned."""
 
+import itertools
 import random
 from collections import Counter
 
@@ -44,10 +45,16 @@ def followers(length, counts):
     return [(token, (LENGTHS.index(length), sureness(n))) for token, n in counts.most_common()]
 
 
-def following(index, context, **options):
+KINDS = list(itertools.product(range(len(LENGTHS)), range(N_SURENESS)))
+OF_KIND = [
+    [(1 + N_SURENESS * i + sureness, 100) for sureness in range(N_SURENESS)] for i in range(7)
+]
+
+
+def following(index, context):
     """Look up one token: the token and its match, None if there is none."""
-    found = index.chain(context, 1, chances=Chances(), **options)
-    return (found.tokens[0], found.matches[0]) if found.tokens else None
+    tokens, chances = index.chain(context, 0, 1, chances=Chances(counts=OF_KIND))
+    return (tokens[0], KINDS[round(100 * chances[0]) - 1]) if tokens else None
 
 
 def index_of(text, *args):
@@ -77,15 +84,17 @@ def test_the_index_finds_what_a_search_finds(seed):
 
 
 def chained(sources, context, chance_min, n_max):
-    """Compute NgramIndex.chain by searches of whole texts; sources: texts and chances."""
+    """Compute NgramIndex.chain by searches of whole texts. sources: texts and chances. Return
+    tokens, each with its source's chances, its match and its chance."""
     context, found, all_right = list(context), [], 1.0
     while len(found) < n_max:
         best, beyond, best_chance = None, -1, 0.0
-        for is_other, (text, chances) in enumerate(sources):
+        for text, chances in sources:
             want = searched(text, context)
             token, match = followers(*want)[0] if want else (None, (-1, 0))
-            if match[0] > beyond and (not is_other or chances.of(match) > best_chance):
-                best, beyond, best_chance = (token, is_other, match), match[0], chances.of(match)
+            is_own = chances is sources[0][1]
+            if match[0] > beyond and (is_own or chances.of(match) > best_chance):
+                best, beyond, best_chance = (token, chances, match), match[0], chances.of(match)
         if best is None or best[0] < 0:
             break
         all_right *= best_chance
@@ -96,32 +105,52 @@ def chained(sources, context, chance_min, n_max):
     return found
 
 
-def random_chances(rng):
-    counts = [[(rng.choice((0, rng.random())), 1.0) for _ in range(N_SURENESS)] for _ in LENGTHS]
-    return Chances(counts=counts)
+def learn(expected, came):
+    """Let the chances of expected tokens, see ``chained``, learn what came."""
+    for (token, chances, match, _), other in zip(expected, came, strict=False):
+        chances.observe(match, token == other)
+        if token != other:
+            break
+
+
+def random_counts(rng):
+    return [[(rng.choice((0, rng.random())), 1.0) for _ in range(N_SURENESS)] for _ in LENGTHS]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_chain_is_what_searches_give_one_by_one(seed):
-    """From two texts with pictures, whose rows end a chain, and chances that may be 0."""
+def test_chains_and_what_is_learned_are_what_searches_give(seed):
+    """From three texts with pictures, whose rows end a chain, and with chances that may be 0."""
     rng = random.Random(seed)
     print(f"seed {seed}")
-    texts = [[t if t >= 0 else t - 1 for t in random_text(rng, low=-(seed % 3))] for _ in range(2)]
-    (own, earlier), (chances, others) = map(index_of, texts), (random_chances(rng) for _ in texts)
-    for _ in range(20):
-        start = rng.randrange(len(texts[0]))
-        context = texts[rng.randrange(2)][start : start + rng.randrange(16)]
+    text, *others = texts = [
+        [token if token >= 0 else token - 1 for token in random_text(rng, low=-(seed % 3))]
+        for _ in range(3)
+    ]
+    index, (earlier, corpus) = NgramIndex(), map(index_of, others)
+    counts = [random_counts(rng) for _ in range(2)]
+    (chances, learned), (other_chances, others_learned) = (
+        [Chances(counts=each) for _ in range(2)] for each in counts
+    )
+    options = {"chances": chances, "earlier": earlier, "corpus": corpus} | {
+        "other_chances": other_chances
+    }
+    n, expected = 0, []
+    while n < len(text):
+        n_new = min(rng.randrange(1, 12), len(text) - n)
+        start, n = n, n + n_new
+        learn(expected, text[start:n])
         chance_min, n_max = rng.choice((0.0, 0.1, 0.5)), rng.randrange(1, 20)
-        found = own.chain(
-            context,
-            n_max,
-            chances=chances,
-            chance_min=chance_min,
-            earlier=earlier,
-            other_chances=others,
-        )
-        sources = zip(texts, (chances, others), strict=True)
-        assert list(zip(*found, strict=True)) == chained(tuple(sources), context, chance_min, n_max)
+        seen = text[max(0, start - rng.randrange(12, 20)) : n]
+        tokens, found = index.chain(seen, n_new, n_max, chance_min=chance_min, **options)
+        sources = [(text[:n], learned), *((each, others_learned) for each in others)]
+        expected = chained(sources, seen, chance_min, n_max)
+        assert tokens == [token for token, *_ in expected]
+        assert found == pytest.approx([chance for *_, chance in expected])
+        context = rng.choice(texts)[:n][-rng.randrange(1, 16) :]
+        tokens, _ = index.chain(context, 0, n_max, chance_min=chance_min, **options)
+        assert tokens == [token for token, *_ in chained(sources, context, chance_min, n_max)]
+    assert list(chances.outcomes) == pytest.approx(list(learned.outcomes))
+    assert list(other_chances.outcomes) == pytest.approx(list(others_learned.outcomes))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,7 +13,7 @@ import pytest
 from serving import running
 
 from pyselfspec import GREEDY, Completion, Fixed, Model
-from pyselfspec.costs.chances import LENGTHS, Chances
+from pyselfspec.costs.chances import LENGTHS, N_SURENESS, Chances
 from pyselfspec.serve.settings import Capacity
 from pyselfspec.speculate.config import DraftConfig
 from pyselfspec.speculate.drafters import ngram
@@ -28,18 +28,19 @@ def test_the_latest_matches_of_the_longest_length(seed: int) -> None:
     tokens = [rng.choice((0, 1, 2, 0, 1, 2, BETWEEN)) for _ in range(400)]
     index = NgramIndex(len(tokens), FIRST)
     index.extend(tokens)
+    chances = Chances(counts=tuple(((i, 10.0),) * N_SURENESS for i in range(len(LENGTHS))))
     for _ in range(200):
         context = [rng.randrange(3) for _ in range(rng.randint(1, 14))]
-        found = index.chain(context, 1, chances=Chances())
+        found, probs = index.chain(context, 0, 1, chances=chances)
         want: list[int] = []
         for n in LENGTHS[:FIRST:-1] + LENGTHS[FIRST : FIRST + 1]:
             ends = [e for e in range(n, len(tokens)) if tokens[e - n : e] == context[-n:]]
             latest = [tokens[e] for e in ends[::-1]][:8] if len(context) >= n else []
             want = [token for token in latest if token != BETWEEN]
             if want:
-                assert LENGTHS[found.matches[0][0]] == n
+                assert probs == [LENGTHS.index(n) / 10]
                 break
-        assert list(found.tokens) == [token for token, _ in Counter(want).most_common(1)]
+        assert found == [token for token, _ in Counter(want).most_common(1)]
 
 
 def test_git_says_what_is_left_out(tmp_path: Path) -> None:

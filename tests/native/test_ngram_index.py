@@ -11,15 +11,11 @@ from pyselfspec.runtime.ffi.calls import BAD_ARGUMENT
 from pyselfspec.runtime.ffi.load import native
 
 TOKENS = (ctypes.c_int32 * 4)(7, 8, 7, 8)
-CHANCES = (ctypes.c_double * 8)(*[0.5] * 8)
-FOUND, FOUND_CHANCES = (ctypes.c_int32 * 16)(), (ctypes.c_double * 4)()
-CHAIN = {"own": None, "earlier": None, "others": None, "end": TOKENS, "n_end": 4} | {
-    "chances": CHANCES,
-    "other_chances": CHANCES,
-    "chance_min": 0.0,
-    "n_max": 4,
-    "found": FOUND,
-    "found_chances": FOUND_CHANCES,
+FOUND, CHANCES = (ctypes.c_int32 * 12)(), (ctypes.c_double * 4)()
+CHAIN = {
+    **{"own": None, "earlier": None, "others": None, "end": TOKENS, "n_end": 4, "n_new": 0},
+    **{"counts": (ctypes.c_double * 16)(*[0.5] * 16), "other_counts": (ctypes.c_double * 16)()},
+    **{"forget": 1.0, "chance_min": 0.0, "n_max": 4, "tokens": FOUND, "chances": CHANCES},
 }
 
 
@@ -62,8 +58,9 @@ def test_tokens_that_cannot_be(index: int) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"own": None}, {"end": None}, {"n_end": -1}, {"chances": None}, {"other_chances": None}),
-        *({"n_max": -1}, {"found": None}, {"found_chances": None}),
+        *({"own": None}, {"end": None}, {"n_end": -1}, {"n_new": -1}, {"n_new": 5}),
+        *({"counts": None}, {"other_counts": None}, {"n_max": -1}, {"tokens": None}),
+        {"chances": None},
     ],
 )
 def test_a_chain_that_cannot_be(index: int, wrong: dict[str, object]) -> None:
@@ -81,8 +78,8 @@ def test_a_chain_with_texts_of_other_lengths_is_refused(index: int) -> None:
 
 def test_a_chain_may_be_of_no_tokens_and_after_none(index: int) -> None:
     args = CHAIN | {"own": index}
-    assert native.selfspec_ngrams_chain(*args.values()) == 4 and FOUND[0] == 7
-    args |= {"n_max": 0, "found": None, "found_chances": None}
+    assert native.selfspec_ngrams_chain(*args.values()) == 4 and FOUND[:2] == [7, 8]
+    args |= {"n_max": 0, "tokens": None, "chances": None}
     assert native.selfspec_ngrams_chain(*args.values()) == 0
     args = CHAIN | {"own": index, "end": None, "n_end": 0}
     assert native.selfspec_ngrams_chain(*args.values()) == 0

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 template <typename F> static int32_t with_status(bool is_valid, F f) noexcept {
     if (!is_valid) {
@@ -24,7 +25,8 @@ static bool are_lengths(const int32_t * lengths, int32_t n) {
 }
 
 selfspec_ngrams * selfspec_ngrams_init(const int32_t * lengths, int32_t n_lengths, int32_t first, int32_t n_most) {
-    const bool is_valid = are_lengths(lengths, n_lengths) && first >= 0 && first < n_lengths && n_most >= 0 && n_most < SELFSPEC_MAX_TEXT;
+    const bool is_valid = are_lengths(lengths, n_lengths) && first >= 0 && first < n_lengths && n_most >= 0 &&
+        n_most < SELFSPEC_MAX_TEXT;
     selfspec_ngrams * made = nullptr;
     with_status(is_valid, [&] {
         made = new selfspec_ngrams({ lengths, lengths + n_lengths }, first, n_most);
@@ -45,30 +47,37 @@ int32_t selfspec_ngrams_extend(selfspec_ngrams * ngrams, const int32_t * tokens,
 }
 
 int32_t selfspec_ngrams_chain(
-        const selfspec_ngrams * own,
+        selfspec_ngrams       * own,
         const selfspec_ngrams * earlier,
         const selfspec_ngrams * others,
         const int32_t         * end,
         int32_t                 n_end,
-        const double          * chances,
-        const double          * other_chances,
+        int32_t                 n_new,
+        double                * counts,
+        double                * other_counts,
+        double                  forget,
         double                  chance_min,
         int32_t                 n_max,
-        int32_t               * found,
-        double                * found_chances) {
+        int32_t               * tokens,
+        double                * chances) {
     const auto fits = [&](const selfspec_ngrams * other) { return !other || other->lengths == own->lengths; };
-    const bool is_valid = own && fits(earlier) && fits(others) && n_end >= 0 && (end || n_end == 0) && chances && other_chances &&
-        n_max >= 0 && ((found && found_chances) || n_max == 0);
+    const bool is_valid = own && fits(earlier) && fits(others) && n_new >= 0 && n_end >= n_new && (end || n_end == 0) && counts &&
+        other_counts && n_max >= 0 && ((tokens && chances) || n_max == 0);
     return with_status(is_valid, [&]() -> int32_t {
-        const auto chain = selfspec_chain(
-            { { own, chances }, { earlier, other_chances }, { others, other_chances } }, { end + n_end, n_end }, chance_min, n_max);
-        for (const auto & [copy, source, chance] : chain) {
-            for (const int32_t each : { copy.token, source, copy.length, copy.sureness }) {
-                *found++ = each;
-            }
-            *found_chances++ = chance;
+        const selfspec_copy_sources sources = { { { own, counts }, { earlier, other_counts }, { others, other_counts } } };
+        const selfspec_tail         tail    = { end + n_end, n_end };
+        selfspec_learn(sources, own->expected, tail.end - n_new, n_new, forget);
+        own->extend(tail.end - n_new, n_new);
+        auto chain = selfspec_chain(sources, tail, chance_min, n_max);
+        for (const auto & each : chain) {
+            *tokens++  = each.copy.token;
+            *chances++ = each.chance;
         }
-        return chain.size();
+        const int32_t n = chain.size();
+        if (n_new) {
+            own->expected = std::move(chain);
+        }
+        return n;
     });
 }
 

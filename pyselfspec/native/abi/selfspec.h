@@ -345,26 +345,30 @@ SELFSPEC_API int32_t selfspec_ngrams_extend(struct selfspec_ngrams * ngrams, con
 // Look up a chain of at most n_max tokens that may follow a text, and return their number. Negative: a selfspec_status.
 //   own              the index of the text itself
 //   earlier, others  indexes of other texts, of the same lengths, or NULL. Their tokens count only after a longer match, and if
-//                    their chance is better
+//                    they are more likely accepted
 //   end              [n_end] the last tokens of the text
-//   chances          [n_lengths, 4] how likely tokens from the text itself are accepted, by the length of the match and its
-//                    sureness: 0 for one match, 1 for matches that differ, 2 if most agree, 3 if all agree
-//   other_chances    likewise for tokens from other texts
-//   chance_min       after the first token, the chain ends where the product of its chances falls below
-//   found            [n_max, 4] receives the token, 0 if it is from the text itself, the index of the length, the sureness
-//   found_chances    [n_max] receives the chance of each token
+//   n_new            how many of them are new: they are appended to own, as selfspec_ngrams_extend() does, after it was learned
+//                    how many of the last chain they are; the chain is then kept for the next call. 0: only look up
+//   counts           [n_lengths, 4, 2] how many tokens from the text itself were right, and how many there were, by the length of
+//                    the match and its sureness: 0 for one match, 1 for matches that differ, 2 if most agree, 3 if all agree
+//   other_counts     likewise of tokens from other texts
+//   forget           weight of an outcome relative to the next one of its kind
+//   chance_min       after its first token, the chain ends where the product of its chances falls below
+//   tokens, chances  [n_max] receive the tokens, and how likely each is right if those before it are
 SELFSPEC_API int32_t selfspec_ngrams_chain(
-        const struct selfspec_ngrams * own,
+              struct selfspec_ngrams * own,
         const struct selfspec_ngrams * earlier,
         const struct selfspec_ngrams * others,
                        const int32_t * end,
                              int32_t   n_end,
-                        const double * chances,
-                        const double * other_chances,
+                             int32_t   n_new,
+                              double * counts,
+                              double * other_counts,
+                              double   forget,
                               double   chance_min,
                              int32_t   n_max,
-                             int32_t * found,
-                              double * found_chances);
+                             int32_t * tokens,
+                              double * chances);
 
 // Look up at most n_max tokens other than this one that have followed the end of a text, after longer matches first and then
 // the most frequent first, and return their number. Negative: a selfspec_status.

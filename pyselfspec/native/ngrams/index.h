@@ -32,6 +32,13 @@ struct selfspec_copy {
     int32_t sureness; // 0: one match, 1: matches that differ, 2: most agree, 3: all agree
 };
 
+// A token of a chain of copies. source: index of the text that it is from. chance: how likely it is right if those before it are.
+struct selfspec_chain_token {
+    selfspec_copy copy;
+    int32_t       source;
+    double        chance;
+};
+
 // The places where n-grams of one length last ended: a hash table with linear probing. An end is the number of tokens up to the
 // n-gram's last one.
 class selfspec_ngram_table {
@@ -71,7 +78,8 @@ struct selfspec_ngrams {
     // Returns at most n tokens other than this one that have followed a tail, longest matches first, then most frequent first.
     std::vector<selfspec_copy> others(const selfspec_tail & tail, int32_t token, size_t n) const;
 
-    const std::vector<int32_t> lengths;
+    const std::vector<int32_t>        lengths;
+    std::vector<selfspec_chain_token> expected; // to follow the text, when it was last extended for a chain
 
   private:
     // The tokens after the latest matches of one length, the latest first.

@@ -1,7 +1,7 @@
 """Calls of the library's indexes of n-grams with Python types.
 
 Statuses become errors here. Handles are addresses; the caller keeps them valid. Tokens are arrays
-of type code "i", chances of type code "d".
+of type code "i", counts of type code "d".
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ def extend(ngrams: int, tokens: array[int]) -> None:
 def chain(
     indexes: tuple[int, int | None, int | None],
     end: array[int],
-    chances: array[float],
-    other_chances: array[float],
+    n_new: int,
+    counts: array[float],
+    other_counts: array[float],
+    forget: float,
     chance_min: float,
     n_max: int,
 ) -> tuple[list[int], list[float]]:
-    """Call ``selfspec_ngrams_chain``. Returns its two arrays, the first one flat."""
-    found, found_chances = (ctypes.c_int32 * (4 * n_max))(), (ctypes.c_double * n_max)()
-    rates = chances.buffer_info()[0], other_chances.buffer_info()[0]
-    results = n_max, found, found_chances
-    n = _checked(
-        native.selfspec_ngrams_chain(*indexes, *end.buffer_info(), *rates, chance_min, *results)
-    )
-    return found[: 4 * n], found_chances[:n]
+    """Call ``selfspec_ngrams_chain``. Returns its tokens and their chances."""
+    tokens, chances = (ctypes.c_int32 * n_max)(), (ctypes.c_double * n_max)()
+    text = (*end.buffer_info(), n_new)
+    learned = counts.buffer_info()[0], other_counts.buffer_info()[0], forget
+    results = chance_min, n_max, tokens, chances
+    n = _checked(native.selfspec_ngrams_chain(*indexes, *text, *learned, *results))
+    return tokens[:n], chances[:n]
 
 
 def others(ngrams: int, end: array[int], token: int, n_max: int) -> list[int]:

@@ -98,11 +98,11 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_ngrams_init": (ADDRESS, ADDRESS, INT32, INT32, INT32),
     "selfspec_ngrams_free": (None, ADDRESS),
     "selfspec_ngrams_extend": (INT32, ADDRESS, ADDRESS, INT32),
-    # own, earlier, others, end, n_end; chances, other_chances, chance_min, n_max, found,
-    # found_chances
+    # own, earlier, others, end, n_end, n_new; counts, other_counts, forget, chance_min, n_max,
+    # tokens, chances
     "selfspec_ngrams_chain": (
-        *(INT32, ADDRESS, ADDRESS, ADDRESS, ADDRESS, INT32),
-        *(ADDRESS, ADDRESS, DOUBLE, INT32, ADDRESS, ADDRESS),
+        *(INT32, ADDRESS, ADDRESS, ADDRESS, ADDRESS, INT32, INT32),
+        *(ADDRESS, ADDRESS, DOUBLE, DOUBLE, INT32, ADDRESS, ADDRESS),
     ),
     # ngrams, end, n_end, token, n_max, found
     "selfspec_ngrams_others": (INT32, ADDRESS, ADDRESS, INT32, INT32, INT32, ADDRESS),

@@ -29,7 +29,7 @@ from ...types import Draft
 from .. import LookupDrafter
 from . import file as ngram_file
 from .corpus import Corpus
-from .index import N_TOKENS, Chain, EarlierTexts, NgramIndex
+from .index import N_TOKENS, EarlierTexts, NgramIndex
 
 N_CORPORA = 4  # of a context
 READS_PICTURES = True  # ids of their rows are never copied
@@ -128,7 +128,7 @@ class NgramDrafter(LookupDrafter):
         self._index = NgramIndex()
         self._text: Sequence[int] = ()
         self._n_seen = 0  # tokens of the text
-        self._copies = Chain()
+        self._expected: Sequence[int] = ()  # to follow the text
         rates = hit_rates_of(context)
         self._chances = rates.copies
         self._others = rates.others
@@ -150,7 +150,7 @@ class NgramDrafter(LookupDrafter):
         self._index = NgramIndex()
         self._text = history
         self._n_seen = 0
-        self._copies = Chain()
+        self._expected = ()
         if self._corpus is not None:
             self._corpus.refresh_soon()
 
@@ -165,11 +165,12 @@ class NgramDrafter(LookupDrafter):
 
     def _continuations(self, context: Sequence[int]) -> list[tuple[int, float]]:
         """Return the tokens that may follow, most likely first, each with its probability."""
-        found = self._chain(context, 1)
-        if not found.tokens:
+        context = context[-LENGTHS[-1] :]
+        tokens, chances = self._chain(context, 0, 1)
+        if not tokens:
             return []
-        [token], [chance] = found.tokens, found.chances
-        others = self._index.others(context[-LENGTHS[-1] :], token, self._options.n_branches - 1)
+        [token], [chance] = tokens, chances
+        others = self._index.others(context, token, self._options.n_branches - 1)
         return [
             (token, chance),
             *(
@@ -180,15 +181,21 @@ class NgramDrafter(LookupDrafter):
         ]
 
     def look_up(self, history: Sequence[int], n_max: int) -> Draft:
-        """Return a chain of at most n_max tokens. At least one is looked up, to learn from."""
-        self._learn(history)
-        self._copies = self._chain(history, max(1, n_max))
-        tokens, chances = self._copies.tokens[:n_max], self._copies.chances[:n_max]
-        return Draft.copied(tokens, chances, source=self.name)
+        """Return a chain of at most n_max tokens. At least one is looked up, to learn from, whether
+        it is drafted or not."""
+        if self._options.n_branches > 1:
+            self._learn_of_others(history)
+        n_new, self._n_seen = len(history) - self._n_seen, len(history)
+        found = self._chain(history[-max(n_new, LENGTHS[-1]) :], n_new, max(1, n_max))
+        self._expected, chances = found
+        return Draft.copied(self._expected[:n_max], chances[:n_max], source=self.name)
 
-    def _chain(self, context: Sequence[int], n_max: int) -> Chain:
+    def _chain(
+        self, text: Sequence[int], n_new: int, n_max: int
+    ) -> tuple[Sequence[int], Sequence[float]]:
         return self._index.chain(
-            context[-LENGTHS[-1] :],
+            text,
+            n_new,
             n_max,
             chances=self._chances,
             chance_min=self._options.chance_min,
@@ -197,25 +204,15 @@ class NgramDrafter(LookupDrafter):
             other_chances=self._earlier_chances,
         )
 
-    def _learn(self, history: Sequence[int]) -> None:
-        """Learn from new tokens of the text, whether they had been drafted or only looked up."""
-        tokens, is_other, matches, _ = self._copies
+    def _learn_of_others(self, history: Sequence[int]) -> None:
+        """Learn what came instead of the first expected token that did not come."""
         came = history[self._n_seen :]
-        copies = zip(tokens, is_other, matches, came, strict=False)
-        for n, (copied, other, match, token) in enumerate(copies, self._n_seen):
-            of_kind = self._earlier_chances if other else self._chances
-            of_kind.observe(match, copied == token)
-            if copied != token:
-                self._learn_of_others(history[max(0, n - LENGTHS[-1]) : n], copied, token)
+        for n, (wrong, token) in enumerate(zip(self._expected, came, strict=False), self._n_seen):
+            if wrong != token:
+                end = history[max(0, n - LENGTHS[-1]) : n]
+                for other in self._index.others(end, wrong, self._options.n_branches - 1):
+                    self._others.observe(other.match, other.token == token)
                 break
-        self._n_seen = len(history)
-        self._index.extend(came)
-
-    def _learn_of_others(self, context: Sequence[int], wrong: int, token: int) -> None:
-        """Learn that this token came instead of the expected one."""
-        n = self._options.n_branches - 1
-        for other in self._index.others(context, wrong, n) if n else ():
-            self._others.observe(other.match, other.token == token)
 
     def close(self) -> None:
         """Add the text to the earlier ones."""

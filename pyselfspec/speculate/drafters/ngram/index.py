@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ....costs.chances import LENGTHS, Chances, Match
+from ....costs.chances import FORGET, LENGTHS, Chances, Match
 from ....runtime.ffi import ngram_calls
 from ....runtime.sequence_table import n_common
 
@@ -23,19 +23,6 @@ class Copy(NamedTuple):
 
     token: int
     match: Match
-
-
-class Chain(NamedTuple):
-    """Tokens that followed matches, each after those before it.
-
-    is_other: for each token, whether it is from another text. chances: that each is accepted if
-    those before it are.
-    """
-
-    tokens: Sequence[int] = ()
-    is_other: Sequence[int] = ()
-    matches: Sequence[Match] = ()
-    chances: Sequence[float] = ()
 
 
 class NgramIndex:
@@ -55,7 +42,8 @@ class NgramIndex:
 
     def chain(
         self,
-        end: Sequence[int],
+        text: Sequence[int],
+        n_new: int,
         n_max: int,
         *,
         chances: Chances,
@@ -63,21 +51,29 @@ class NgramIndex:
         earlier: NgramIndex | None = None,
         corpus: NgramIndex | None = None,
         other_chances: Chances | None = None,
-    ) -> Chain:
-        """Return at most n_max tokens that may follow this index's text. Tokens from other texts
-        count only after a longer match, and if they are more likely accepted.
+    ) -> tuple[list[int], list[float]]:
+        """Append the last n_new tokens of a text, and return at most n_max tokens that may follow,
+        with the probability of each that it is accepted if those before it are. Tokens from other
+        texts count only after a longer match, and if they are more likely accepted.
 
-        end: the last tokens of the text; those of the longest n-gram are enough.
+        If there are new tokens, they are compared with the chain of the last call that had some,
+        and chances are learned from that.
+
+        text: its last tokens; those of the longest n-gram are enough.
         chance_min: after its first token, the chain ends where the probability that all of it is
             accepted falls below this.
         """
-        others = (earlier._handle if earlier else None, corpus._handle if corpus else None)
-        rates = chances.rates, (other_chances or chances).rates
-        found, probs = ngram_calls.chain(
-            (self._handle, *others), _ids(end), *rates, chance_min, n_max
+        others = earlier._handle if earlier else None, corpus._handle if corpus else None
+        return ngram_calls.chain(
+            (self._handle, *others),
+            _ids(text),
+            n_new,
+            chances.outcomes,
+            (other_chances or chances).outcomes,
+            FORGET,
+            chance_min,
+            n_max,
         )
-        matches = list(zip(found[2::4], found[3::4], strict=True))
-        return Chain(found[::4], found[1::4], matches, probs)
 
     def others(self, end: Sequence[int], token: int, n_max: int) -> list[Copy]:
         """Return at most n_max other tokens that have followed the end of the text, longest matches
