@@ -26,7 +26,7 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = """masks kv context interleaved adapters odd_models sampling widths threads head branches
-short_list failed_passes rollback own_head later_blocks assistant block_heads
+short_list failed_passes rollback own_head later_blocks assistant block_heads ngram_index
 random_calls""".split()
 # These limit the memory of a process, of which sanitizers take terabytes without using them.
 LIMITED = "cannot_be_had or huge_memory"
