@@ -23,7 +23,7 @@ from pyselfspec.speculate.drafters.ngram.index import BETWEEN, NgramIndex
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_latest_matches_of_the_longest_length(seed: int) -> None:
-    """Of these, the ones at the end of a file count as matches, and nothing follows them."""
+    """Matches at the end of a file count, although nothing follows them."""
     rng = random.Random(seed)
     tokens = [rng.choice((0, 1, 2, 0, 1, 2, BETWEEN)) for _ in range(400)]
     index = NgramIndex(len(tokens), FIRST)

@@ -3,7 +3,11 @@
 #include <algorithm>
 
 void selfspec_learn(
-        const selfspec_copy_sources & sources, const std::vector<selfspec_chain_token> & expected, const int32_t * came, size_t n, double forget) {
+        const selfspec_copy_sources             & sources,
+        const std::vector<selfspec_chain_token> & expected,
+        const int32_t                           * came,
+        size_t                                    n,
+        double                                    forget) {
     for (size_t i = 0; i < std::min(n, expected.size()); ++i) {
         const auto & [copy, source, chance] = expected[i];
         const bool is_right = copy.token == came[i];

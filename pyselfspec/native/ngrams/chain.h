@@ -17,7 +17,11 @@ using selfspec_copy_sources = std::array<selfspec_copy_source, 3>;
 // Counts how many of the expected tokens came, up to the first that did not. forget: weight of an outcome relative to the next one
 // of its kind.
 void selfspec_learn(
-        const selfspec_copy_sources & sources, const std::vector<selfspec_chain_token> & expected, const int32_t * came, size_t n, double forget);
+        const selfspec_copy_sources             & sources,
+        const std::vector<selfspec_chain_token> & expected,
+        const int32_t                           * came,
+        size_t                                    n,
+        double                                    forget);
 
 // Returns at most n_max tokens that may follow a text, each after those before it. A copy from the first source counts before
 // longer but less likely ones from the others. After its first token, the chain ends where the probability that all of it is right

@@ -159,8 +159,8 @@ std::vector<selfspec_copy> selfspec_ngrams::others(const selfspec_tail & tail, i
     const auto                 all = hash(tail);
     std::vector<selfspec_copy> found;
     for (int32_t i = lengths.size() - 1; i >= first && found.size() < n; --i) {
-        const auto   here    = lengths[i] <= tail.n ? after(tail, i, all[i]) : continuations();
-        const size_t n_found = found.size();
+        const auto   here     = lengths[i] <= tail.n ? after(tail, i, all[i]) : continuations();
+        const size_t n_before = found.size();
         for (int32_t j = 0; j < here.n; ++j) {
             const int32_t other    = here.tokens[j];
             const bool    is_known = std::any_of(found.begin(), found.end(), [&](const auto & each) { return each.token == other; });
@@ -168,7 +168,8 @@ std::vector<selfspec_copy> selfspec_ngrams::others(const selfspec_tail & tail, i
                 found.push_back(here.copy(other, i));
             }
         }
-        std::stable_sort(found.begin() + n_found, found.end(), [&](const auto & a, const auto & b) { return here.count(a.token) > here.count(b.token); });
+        const auto is_more_frequent = [&](const auto & a, const auto & b) { return here.count(a.token) > here.count(b.token); };
+        std::stable_sort(found.begin() + n_before, found.end(), is_more_frequent);
     }
     found.resize(std::min(found.size(), n));
     return found;

@@ -186,8 +186,8 @@ class NgramDrafter(LookupDrafter):
         if self._options.n_branches > 1:
             self._learn_of_others(history)
         n_new, self._n_seen = len(history) - self._n_seen, len(history)
-        found = self._chain(history[-max(n_new, LENGTHS[-1]) :], n_new, max(1, n_max))
-        self._expected, chances = found
+        text = history[-max(n_new, LENGTHS[-1]) :]
+        self._expected, chances = self._chain(text, n_new, max(1, n_max))
         return Draft.copied(self._expected[:n_max], chances[:n_max], source=self.name)
 
     def _chain(
