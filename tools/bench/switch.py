@@ -33,6 +33,7 @@ def draft_steps(context: Context, mask: LayerMask, n_steps: int, check: bool) ->
         rest = LayerMask.enter_at(mask.n_layer, first)
         hidden = Hidden.joined([state for state in states if state is not None])
         context.decode([1] * n_steps, seq=seq, pos=n_past, mask=rest, hidden=hidden, in_place=True)
+        context.argmax(0)  # waits for the device
     seq.rollback(n_past)
     return times
 
