@@ -13,6 +13,7 @@ from replayed import both, both_of_two, opened
 from tiny_hybrids import VARIED, write_hybrid
 
 from pyselfspec import GREEDY, Model, SamplingParams
+from pyselfspec.runtime.width_check import same_at_widths
 
 pytestmark = pytest.mark.device
 
@@ -33,14 +34,24 @@ def model(
         yield model
 
 
+def require_equal_removal(model: Model) -> None:
+    """Skip where the tokens that remain are evaluated again, and the device rounds differently in
+    passes of other widths: CUDA with mamba, not llvmpipe."""
+    with opened(model) as context:
+        if not (context.abilities.max_rollback or same_at_widths(context)):
+            pytest.skip("without snapshots, and this device's results depend on the width")
+
+
 @pytest.mark.parametrize("kind", SAMPLINGS)
 def test_texts_with_rejected_copies(model: Model, kind: str) -> None:
+    require_equal_removal(model)
     made, again = both(model, PROMPT, SAMPLINGS[kind], draft="ngram")
     assert made.tokens == again
     assert made.stats.n_drafted > made.stats.n_accepted
 
 
 def test_a_continued_text_after_rejected_copies(model: Model) -> None:
+    require_equal_removal(model)
     tokens, again, n_reused = both_of_two(model, PROMPT, [44, 45, 46], draft="ngram")
     assert tokens == again and n_reused >= len(PROMPT)
 

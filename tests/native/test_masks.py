@@ -692,7 +692,8 @@ from tiny_mamba import write_mamba
 from pathlib import Path
 from pyselfspec import Model
 with (
-    Model(sys.argv[1], load="map") as model,  # a copy would leave freed memory to use
+    # a copy would leave freed memory to use, a GPU has memory of its own
+    Model(sys.argv[1], load="map", n_gpu_layers=0) as model,
     model.context(n_ctx=256, n_batch=64, n_threads=1) as context,
 ):
     def logits(n):
