@@ -22,6 +22,7 @@ from .config import AUTO, DraftChoice, DraftConfig, DraftFields
 from .controllers import Controller
 from .controllers.fixed import Fixed
 from .generation import Generation
+from .output.line_limits import LineLimits
 from .output.record import TextRecord
 from .output.text_stream import TextStream
 from .picture_drafts import for_pictures
@@ -46,6 +47,7 @@ class Completion(TextRecord):
     seq: the sequence for the text, by default sequence 0.
     n_predict: most tokens to generate.
     stop: strings that end the text.
+    line_limits: those that end it at a line; None for none.
     shown: texts of control tokens that the text shows, by token id; others add nothing to it.
     logprobs: number of likeliest tokens to keep with their log probabilities for every token of the
         text, in ``logprobs``; 0: the token alone; None: nothing.
@@ -75,6 +77,7 @@ class Completion(TextRecord):
         n_predict: int = N_PREDICT,
         sampling: SamplingParams | None = None,
         stop: Sequence[str] = (),
+        line_limits: LineLimits | None = None,
         logprobs: int | None = None,
         shown: Mapping[int, str] | None = None,
         adapters: Adapters | None = None,
@@ -106,7 +109,8 @@ class Completion(TextRecord):
         self.controller = self._make_controller()
         self._started = False
         self._shown = {token: text.encode() for token, text in (shown or {}).items()}
-        super().__init__(len(self.prompt), n_predict, TextStream(self.piece, model.is_eog, stop))
+        stream = TextStream(self.piece, model.is_eog, stop, line_limits)
+        super().__init__(len(self.prompt), n_predict, stream)
         if self._setup is not None:
             self._drafter = self._setup.make()  # last: a later error would leave it open
 

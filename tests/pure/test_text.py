@@ -7,19 +7,20 @@ import pytest
 from parameters import for_seeds
 
 from pyselfspec.errors import ArgumentError
+from pyselfspec.speculate.output.line_limits import LineLimits, LineWatch
 from pyselfspec.speculate.output.text_stream import TextStream
 
 EOG = -1
 MULTIBYTE = "aé€😀z"  # 1, 2, 3, 4 and 1 bytes
 
 
-def stream(pieces, stop=()):
-    return TextStream(lambda token: pieces[token], lambda token: token == EOG, stop)
+def stream(pieces, stop=(), lines=None):
+    return TextStream(lambda token: pieces[token], lambda token: token == EOG, stop, lines)
 
 
-def run(pieces, stop=(), *, eog=False, n_step=1):
+def run(pieces, stop=(), *, eog=False, n_step=1, lines=None):
     """The text that comes out, taken after every n_step tokens as a loop with drafts does."""
-    text = stream(pieces, stop)
+    text = stream(pieces, stop, lines)
     out = []
     for i, token in enumerate([*range(len(pieces)), *([EOG] if eog else [])]):
         if text.consume(token):
@@ -168,3 +169,36 @@ def test_random_tokens_give_the_whole_texts_answer(seed):
 def test_a_stop_string_inside_another_ends_the_text_alike_in_every_split():
     for pieces in splits(b"xabcdy"):
         assert_streams_as_if_whole(pieces, ["abcd", "bc"], 1)
+
+
+# lines
+
+
+def indented(text, n):
+    """The text up to the first later line that begins with fewer than n blanks; and the reason."""
+    first, *later = text.split("\n")
+    for i, line in enumerate(later):
+        blanks = line[: len(line) - len(line.lstrip(" \t"))]
+        is_whole = len(blanks) < len(line) or i + 1 < len(later)
+        if is_whole and len(blanks) < n:
+            return "\n".join([first, *later[:i], blanks]), "length"
+    return text, None
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@pytest.mark.parametrize("text", ["a\n  b\n c\nd", " a\n\t b\n\n  c", "a\n  b\n ", "\n\n"])
+def test_a_line_with_too_few_blanks_ends_the_text_however_tokens_cut_it(text, n):
+    for pieces in splits(text.encode()):
+        out, reason = run(pieces, lines=LineLimits(n_indent=n))
+        assert ("".join(out), reason) == indented(text, n)
+
+
+def test_after_the_time_limit_the_next_line_break_ends_the_text():
+    now = iter((10.0, 10.5, 12.0)).__next__  # of the first token, and of two line breaks
+    watch = LineWatch(LineLimits(seconds=2.0), now)
+    assert [watch.end_in(piece) for piece in ("a", "b\n", "c", "d\ne")] == [None, None, None, 2]
+
+
+def test_a_stop_string_counts_before_a_line_limit():
+    out, reason = run([b"a\nSTOP"], ("STOP",), lines=LineLimits(n_indent=1))
+    assert ("".join(out), reason) == ("a\n", "stop")

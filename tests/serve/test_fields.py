@@ -142,9 +142,9 @@ def fields_of(params: Any) -> set[str]:
 
 REFUSED: list[tuple[str, Any, Any]] = [
     ("mirostat", 2, 0), ("adaptive_target", 0.5, -1), ("repetition_penalty", 1.1, 1),
-    ("min_tokens", 5, 0), ("n_indent", 4, 0), ("n_probs", 3, 0), ("stop_token_ids", [5], []),
+    ("min_tokens", 5, 0), ("n_probs", 3, 0), ("stop_token_ids", [5], []),
     ("guided_json", {"type": "object"}, None), ("use_beam_search", True, False),
-    ("t_max_predict_ms", 5, -1), ("n_cmpl", 2, 1),
+    ("n_cmpl", 2, 1),
 ]  # fmt: skip
 
 

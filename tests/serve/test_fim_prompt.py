@@ -71,6 +71,16 @@ def test_a_streamed_answer_is_the_same(served: Served) -> None:
     assert [event["stop"] for event in events][-1] is True
 
 
+def test_limits_for_lines_cut_the_answer_at_a_line(served: Served) -> None:
+    """The model's text has other lines; the limit of indentation allows the first only."""
+    body = {"input_prefix": BEFORE, "input_suffix": AFTER, "n_predict": 64, "seed": 3}
+    line_break = {"logit_bias": [["\n", 100.0]], "n_indent": 4}
+    got = served.post("/infill", body | line_break).json()
+    assert got["content"] == "\n" and got["stop_type"] == "limit"
+    late = {"logit_bias": [["\n", 100.0]], "t_max_predict_ms": 60_000}
+    assert served.post("/infill", body | late).json()["tokens_predicted"] == 64
+
+
 def test_other_files_come_first(served: Served, filler: Model) -> None:
     body: dict[str, Any] = {"input_prefix": BEFORE, "input_suffix": AFTER, "n_predict": 5}
     body |= {"prompt": "a", "input_extra": [{"filename": "a.py", "text": "x = 1"}]}

@@ -83,6 +83,7 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
             drafting=requests.drafting(body, has_pictures=bool(pictures)),
             adapters=requests.chosen_adapters(body.lora),
             stop=(*body.stops, *template.stop),
+            line_limits=body.line_limits,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             shows_tokens=body.shows_tokens,
             shows_progress=body.shows_progress,

@@ -61,6 +61,7 @@ async def open_completions(
             drafting=reader.drafting(body),
             adapters=reader.chosen_adapters(body.lora),
             stop=body.stops,
+            line_limits=body.line_limits,
             logprobs=0 if ranks and body.logprobs is None else body.logprobs,
             shows_tokens=body.shows_tokens,
             shows_progress=body.shows_progress,

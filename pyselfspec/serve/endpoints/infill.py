@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -35,9 +34,7 @@ class ExtraFile(BaseModel):
 
 class InfillRequest(TextRequest):
     """POST /infill. prompt: text after input_prefix, at the cursor. n_predict: -1 is N_PREDICT.
-    response_fields: see InfillWriter. IGNORED: editors send them, for shorter answers."""
-
-    IGNORED: ClassVar[tuple[str, ...]] = ("n_indent", "t_max_predict_ms")
+    response_fields: see InfillWriter."""
 
     input_prefix: str
     input_suffix: str
@@ -94,6 +91,7 @@ async def post_infill(service: Writing, body: InfillRequest, request: Request) -
         drafting=reader.drafting(body),
         adapters=reader.chosen_adapters(body.lora),
         stop=body.stops,
+        line_limits=body.line_limits,
         shows_progress=body.shows_progress,
     )
     writer = InfillWriter(

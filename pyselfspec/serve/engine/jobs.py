@@ -12,6 +12,7 @@ from ...runtime.lora import Adapters
 from ...runtime.pictures import Picture
 from ...runtime.sampling import SamplingParams
 from ...speculate.config import DraftConfig
+from ...speculate.output.line_limits import LineLimits
 from ...speculate.reasoning_budget import ReasoningBudget
 from ...speculate.stats import GenerationStats
 
@@ -35,8 +36,8 @@ class TooLateError(SelfSpecError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A completion to generate. n_predict: most tokens; 0 only reads the prompt. logprobs, stop:
-    arguments of Completion. shown: control tokens that it shows, with their texts.
+    """A completion to generate. n_predict: most tokens; 0 only reads the prompt. logprobs, stop,
+    line_limits: arguments of Completion. shown: control tokens that it shows, with their texts.
     reasoning_budget: None for no limit. adapters: LoRA adapters. pictures: images in the prompt.
     shows_tokens: whether its deltas list tokens with their sources. shows_progress: whether it
     tells how much of the prompt has been read.
@@ -47,6 +48,7 @@ class Job:
     sampling: SamplingParams
     drafting: DraftConfig
     stop: tuple[str, ...] = ()
+    line_limits: LineLimits | None = None
     logprobs: int | None = None
     shows_tokens: bool = False
     shows_progress: bool = False

@@ -35,6 +35,7 @@ class RunningCompletion:
             n_predict=n_tokens - len(job.prompt),
             sampling=job.sampling,
             stop=job.stop,
+            line_limits=job.line_limits,
             logprobs=job.logprobs,
             shown=dict(job.shown),
             adapters=job.adapters,

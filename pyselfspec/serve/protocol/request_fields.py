@@ -94,6 +94,11 @@ RULES = (
     ),
     _honoured("typical_p", note="1 or more: it is off"),
     _honoured("dry_base dry_allowed_length dry_sequence_breakers xtc_threshold dynatemp_exponent"),
+    _honoured("n_indent", note="the text ends before a later line with fewer blanks"),
+    _honoured(
+        "t_max_predict_ms",
+        note="the text ends at the first line break after so long; 0 or less: no limit",
+    ),
     _honoured("grammar json_schema", note='one of them; `""`: no grammar'),
     _honoured("prompt logprobs echo suffix best_of", COMPLETIONS),
     _honoured("messages max_completion_tokens logprobs top_logprobs", CHATS),
@@ -112,14 +117,7 @@ RULES = (
     _refused("length_penalty", "1", _is_one),
     _refused("n_cmpl", "1; use `n`", _is_one),
     _refused("min_keep min_tokens penalty_alpha", "0", _is_zero),
-    _refused("n_indent", "0; `/infill` takes any number, and does nothing with it", _is_zero),
     _refused("n_probs", "0; use `logprobs`", _is_not_positive),
-    _refused(
-        "t_max_predict_ms",
-        "0 or less; use `max_tokens`, or `/infill`, which takes any number, and does nothing with "
-        "it",
-        _is_not_positive,
-    ),
     _refused("post_sampling_probs grammar_lazy use_beam_search", "false", _is_false),
     _refused("stop_token_ids grammar_triggers", "an empty list; use `stop`", _is_empty),
     _refused(

@@ -3,6 +3,7 @@ servers; known fields that are not supported are refused, see request_fields.py.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -11,6 +12,7 @@ from ...errors import MaskError
 from ...masks.layer_mask import LayerMask
 from ...runtime.sampling import FLOAT_MAX
 from ...runtime.sequence_breakers import N_BREAKERS
+from ...speculate.output.line_limits import LineLimits
 from ...templates.messages import ASSISTANT
 from .errors import unsupported
 from .request_fields import CHATS, COMPLETIONS, require_harmless
@@ -119,18 +121,15 @@ class StreamOptions(Nullable):
 
 
 class RuledRequest(Nullable):
-    """A request whose fields have rules, see request_fields.py. KIND: of request. IGNORED: fields
-    that do nothing, though rules may name them."""
+    """A request whose fields have rules, see request_fields.py. KIND: of request."""
 
     KIND: ClassVar[str]
-    IGNORED: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _require_harmless(cls, given: Any) -> Any:
         if isinstance(given, dict):
-            ruled = {name: value for name, value in given.items() if name not in cls.IGNORED}
-            require_harmless(cls.KIND, ruled)
+            require_harmless(cls.KIND, given)
         return given
 
 
@@ -161,6 +160,8 @@ class TextRequest(RuledRequest):
     repeat_last_n: int | None = Field(None, ge=-1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stops | None = None
+    n_indent: int = Field(0, ge=0)
+    t_max_predict_ms: int = -1
     grammar: str | None = Field(None, max_length=1 << 16)
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool = False
@@ -190,6 +191,12 @@ class TextRequest(RuledRequest):
     @property
     def stops(self) -> tuple[str, ...]:
         return tuple(self.stop or ())
+
+    @property
+    def line_limits(self) -> LineLimits | None:
+        seconds = self.t_max_predict_ms / 1000 if self.t_max_predict_ms > 0 else math.inf
+        limits = LineLimits(self.n_indent, seconds)
+        return None if limits == LineLimits() else limits
 
     @property
     def shows_tokens(self) -> bool:
