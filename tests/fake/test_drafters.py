@@ -26,8 +26,8 @@ from pyselfspec.testing.fake_context import FakeContext, state
 from pyselfspec.testing.fake_model import EOG, FakeModel
 from pyselfspec.util import plugins
 
-# that draft with a file; those have tests of their own
-OF_FILES = set(filter(drafters.takes_file, drafters.all_names()))
+# that draft with a file, which twin writes itself; those have tests of their own
+OF_FILES = {"twin", *filter(drafters.takes_file, drafters.all_names())}
 
 in_both_ways = pytest.mark.parametrize("enters", [True, False], ids=["shared", "forked"])
 
