@@ -38,11 +38,12 @@ class SecondModel(Closing):
     """A model in a context of its own, with the settings of the texts' context. Beside a model on
     GPUs it keeps there as many layers as fit into the memory that is left, else none.
 
-    n_ctx: most tokens of all texts together, in its own tokens; capped at its training length.
+    n_ctx: most tokens of all texts together, in its own tokens; capped at its training length for
+        each.
 
     Raises ModelFileError for a file that is not a model, ArgumentError for a model that was trained
-    on shorter texts than the texts' context holds, UnsupportedError for a model whose memory cannot
-    roll back.
+    on shorter texts than its target and the texts' context hold, UnsupportedError for a model whose
+    memory cannot roll back.
     """
 
     def __init__(self, context: Context, path: Path, n_ctx: int) -> None:
@@ -59,7 +60,7 @@ class SecondModel(Closing):
             stack.callback(model.close)
             n_trained = model.n_ctx_train or n_ctx
             self.context = model.context(
-                n_ctx=min(n_ctx, n_trained),
+                n_ctx=min(n_ctx, n_trained * context.n_seq_max),
                 n_batch=context.n_batch,
                 n_threads=context.n_threads,
                 n_seq_max=context.n_seq_max,
@@ -70,7 +71,7 @@ class SecondModel(Closing):
                     f"{path.name} cannot draft: the memory of architecture "
                     f"{model.file.architecture} cannot take tokens back"
                 )
-            if n_trained < context.n_ctx:
+            if n_trained < min(context.n_ctx, target.n_ctx_train or context.n_ctx):
                 n_most = n_trained // N_CTX_UNIT * N_CTX_UNIT  # contexts are rounded up
                 advice = f"; give n_ctx (-c) of at most {n_most}" if n_most else ""
                 raise ArgumentError(
