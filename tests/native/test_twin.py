@@ -59,7 +59,7 @@ def test_a_twin_is_written_once_for_equal_files(
 def test_a_context_for_several_texts_may_be_longer_than_the_model_was_trained_for(
     tiny: TinyModel, new_context: NewContext
 ) -> None:
-    """As that of a server, where each text has its share."""
+    """A server has such a context, of which each text has its share."""
     model = tiny(qtype="F16", n_ctx=256)
     context = new_context(model, n_ctx=1024, n_seq_max=4)
     made = Completion(context, PROMPT, draft="twin", controller=Fixed(3, 0.0), n_predict=N)
