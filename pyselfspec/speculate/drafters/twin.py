@@ -12,7 +12,6 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...convert.quantize import quantize
 from ...errors import ArgumentError, SelfSpecWarning
 from ...runtime.context import Context
 from ...runtime.model import Model
@@ -48,6 +47,8 @@ def twin_of(model: Model) -> Path:
         )
     path = paths.cache("twins") / f"{model.fingerprint[:32]}-{TYPE}.gguf"
     if not path.exists():
+        from ...convert.quantize import quantize  # needs gguf, which takes long to import
+
         path.parent.mkdir(parents=True, exist_ok=True)
         warnings.warn(
             f"writing {model.path.name} in four bits to {path}, once", SelfSpecWarning, stacklevel=2
