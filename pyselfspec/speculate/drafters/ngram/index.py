@@ -84,13 +84,13 @@ class NgramIndex:
 
 
 def _ids(tokens: Sequence[int]) -> array[int]:
-    """Return tokens with 32 bits each. Ids of rows of pictures are longer, and are shortened to
-    others below 0."""
+    """Return tokens with 32 bits each. Longer ones, which are ids of rows of pictures or no tokens
+    at all, are shortened to others below 0."""
     try:
         return array("i", tokens)
     except OverflowError:
         return array(
-            "i", [t if t >= -_N_ROW_IDS else BETWEEN - 1 + t % -_N_ROW_IDS for t in tokens]
+            "i", [t if abs(t) <= _N_ROW_IDS else BETWEEN - 1 + t % -_N_ROW_IDS for t in tokens]
         )
 
 
@@ -117,7 +117,7 @@ class EarlierTexts:
         return new
 
     def _extend(self, tokens: Sequence[int]) -> None:
-        self.tokens.extend(tokens)
+        self.tokens.extend(_ids(tokens))
         if len(self.tokens) > self._n_kept:
             self.tokens = self.tokens[-(self._n_kept + 1) // 2 :]
             self.index, tokens = NgramIndex(), self.tokens
