@@ -47,7 +47,7 @@ class Completion(TextRecord):
     seq: the sequence for the text, by default sequence 0.
     n_predict: most tokens to generate.
     stop: strings that end the text.
-    line_limits: those that end it at a line; None for none.
+    line_limits: limits that end the text at a line; None for none.
     shown: texts of control tokens that the text shows, by token id; others add nothing to it.
     logprobs: number of likeliest tokens to keep with their log probabilities for every token of the
         text, in ``logprobs``; 0: the token alone; None: nothing.

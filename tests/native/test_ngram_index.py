@@ -189,7 +189,7 @@ def test_rows_of_a_picture_are_matched_by_their_own_ids():
     index = index_of([*first, 7, *second, 8])
     assert following(index, first) == (7, (4 - 1, 0))
     assert following(index, second[-3:]) == (8, (2, 0))
-    assert following(index, first[:2]) is None  # a row follows, which is no text
+    assert following(index, first[:2]) is None  # a row of the picture follows, which is not a token
 
 
 def test_what_stands_between_texts_follows_nothing():

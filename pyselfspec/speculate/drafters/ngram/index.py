@@ -117,7 +117,8 @@ class EarlierTexts:
         return new
 
     def _extend(self, tokens: Sequence[int]) -> None:
-        self.tokens.extend(_ids(tokens))
+        tokens = _ids(tokens)
+        self.tokens.extend(tokens)
         if len(self.tokens) > self._n_kept:
             self.tokens = self.tokens[-(self._n_kept + 1) // 2 :]
             self.index, tokens = NgramIndex(), self.tokens
