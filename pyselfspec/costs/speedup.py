@@ -59,6 +59,13 @@ def best_length(costs: Costs, acceptance: float) -> tuple[float, int]:
     return (best, n) if best > 1.0 else (1.0, 0)
 
 
+def least_chance(costs: Costs) -> float:
+    """Return the probability of acceptance below which no draft token pays, whatever other tokens
+    are verified with it."""
+    added = ((us - costs.plain_us) / n for n, us in enumerate(costs.full_us[1:], 1))
+    return min(added) / costs.plain_us
+
+
 #
 # drafts with masks
 #

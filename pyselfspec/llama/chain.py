@@ -29,6 +29,8 @@ class Chain:
         self._llama = llama
         self._token = token
 
+    takes_best = False
+
     def begin(self, prompt: Sequence[int]) -> None:
         """Do nothing: llama_cpp has begun the text, and its penalties do not see the prompt."""
 

@@ -61,6 +61,10 @@ class WatchedSampler(Sampler):
         self._n_top = n_top
         self._found = found
 
+    @property
+    def takes_best(self) -> bool:
+        return False  # it reads the logits
+
     def sample(self, context: Context, row: int) -> int:
         logits = context.logits(row)
         token = super().sample(context, row)

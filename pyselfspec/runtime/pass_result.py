@@ -37,6 +37,9 @@ SINGLE = BatchLoad()
 class TokenSampler(Protocol):
     """A sampler, see ``runtime.sampling.Sampler``."""
 
+    @property
+    def takes_best(self) -> bool: ...
+
     def begin(self, prompt: Sequence[int]) -> None: ...
 
     def sample(self, context: Context, row: int) -> int: ...

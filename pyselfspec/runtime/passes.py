@@ -181,10 +181,21 @@ class Pass:
         return self.leave if isinstance(self.leave, tuple) else (self.leave,)
 
     def joins(self, other: Pass) -> bool:
-        """Return whether rows of both can go through one pass."""
+        """Return whether rows of both can go through one pass, see ``joined``."""
         if self.embedded is not None or other.embedded is not None:
             return False
+        if self.head != other.head and self.is_whole:
+            other = replace(other, head=self.head)
         return self == other and (self.enter is None) == (other.enter is None)
+
+    @staticmethod
+    def joined(parts: Sequence[Pass]) -> Pass:
+        """Return the pass for rows of all these, with logits if one of them needs some."""
+        first = parts[0]
+        entering = [each.enter for each in parts if each.enter is not None]
+        if entering:
+            return replace(first, enter=Hidden.joined(entering))
+        return next((each for each in parts if each.head == "logits"), first)
 
     def on(self, rows: slice) -> Pass:
         """Return this computation for some of the rows."""

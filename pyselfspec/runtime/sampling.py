@@ -303,6 +303,12 @@ class Sampler(Closing):
             _ = self._model.handle  # a grammar reads the model's vocabulary
         return self._chain
 
+    @property
+    def takes_best(self) -> bool:
+        """Whether every draw is the most likely token: ``sample`` then needs no logits, see
+        ``passes.Head``."""
+        return self._n_kept == 1
+
     def begin(self, prompt: Sequence[int]) -> None:
         """Start a text: reset the chain, and let penalties and DRY (not the grammar) read the
         prompt."""

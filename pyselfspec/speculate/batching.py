@@ -7,6 +7,7 @@ attention this does not hold, see ``warning_of``.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -160,13 +161,16 @@ class Batch(Closing):
 
     def run_pass(self) -> list[Outcome]:
         """Run one pass for the generations that have waited longest; return what it finished."""
+        start_ns = time.perf_counter_ns()
         chosen, results = self._run_next()
         # the others have waited longer from now on
         self._running = [each for each in self._running if each not in chosen] + chosen
         outcomes = self._advance(chosen, results)
         steps = [found for _, found in outcomes if isinstance(found, Step)]
         if len(steps) > 1:
-            self._passes.settle(steps, self._added_us)
+            us = (time.perf_counter_ns() - start_ns) / 1000
+            pass_us = next(each.us for each in results if isinstance(each, PassResult))
+            self._passes.settle(steps, self._added_us, us - pass_us)
         return outcomes
 
     def _run_next(self) -> tuple[list[_Running], Sequence[PassResult | Exception]]:

@@ -16,7 +16,7 @@ from ..runtime.checkpoints import Checkpoint
 from ..runtime.kv import KVSequence
 from ..runtime.lora import Adapters
 from ..runtime.pass_result import PassResult, TokenSampler
-from ..runtime.passes import FULL, Outputs, Pass, Rows
+from ..runtime.passes import FULL, Head, Outputs, Pass, Rows
 from ..runtime.pictures import Picture, PictureMap, is_text
 from .branches import branched, fitting
 from .controllers import Controller
@@ -83,6 +83,8 @@ class Generation:
         self._context = seq.context
         self._drafter = drafter
         self._hidden_layers = () if drafter is None else drafter.hidden_layers
+        self._head: Head = self._context.best_head if sampler.takes_best else "logits"
+        self._whole = self._as_needed(FULL)
         self._controller = controller
         self._sampler = sampler
         self._residual = residual
@@ -118,7 +120,7 @@ class Generation:
             n_max = min(self.n_piece, end - pos)
             n, picture = self._pictures.next_pass(self.history, pos, n_max, self._context.n_batch)
             part = self.history[pos : pos + n]
-            what = picture or self._with_hidden(FULL)
+            what = picture or self._whole
             # states after the last block exist for rows with outputs only
             outputs: Outputs = "all" if self._context.model.n_layer in what.blocks_left else "none"
             result = yield PassRequest(Rows.of(self.seq.seq_id, pos, part, outputs), what)
@@ -153,15 +155,11 @@ class Generation:
     def _propose(self) -> Work[Draft]:
         if self._drafter is None:
             return NO_DRAFT
-        n, abilities = len(self.history), self._context.abilities
-        width = min(self._context.n_batch, abilities.pass_width)
-        room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
-        if abilities.max_rollback:  # else a checkpoint takes back a draft of any length
-            room = min(room, abilities.max_rollback)
         start_ns = time.perf_counter_ns()
-        limit = self._controller.limit(n - 1).capped(room)
+        limit = self._controller.limit(len(self.history) - 1)
         if limit.rests:
             return NO_DRAFT
+        limit = limit.capped(self._room())
         if self._residual is not None:
             limit = replace(limit, draw=self._residual.draw)
         try:
@@ -169,6 +167,14 @@ class Generation:
         except ContextFullError:
             return NO_DRAFT
         return draft if draft.is_chain else fitting(self.seq, draft, self._n_end)
+
+    def _room(self) -> int:
+        """Return how many draft tokens the next pass can verify."""
+        n, abilities = len(self.history), self._context.abilities
+        width = min(self._context.n_batch, abilities.pass_width)
+        room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
+        # where it is 0, a checkpoint takes back a draft of any length
+        return min(room, abilities.max_rollback or room)
 
     def _verified(self, draft: Draft) -> Work[Step | None]:
         """Return the step of a draft, which fits into one pass; None if the context has no room for
@@ -179,9 +185,10 @@ class Generation:
             self._before_draft = self.seq.save_checkpoint()
         pos = len(self.history) - 1
         what = draft.verification
+        what = self._whole if what is FULL else self._as_needed(what)
         with branched(self.seq, draft) as branches:
             chances = draft.survival if draft.is_offer else ()
-            request = PassRequest(branches.rows(self.history), self._with_hidden(what), chances)
+            request = PassRequest(branches.rows(self.history), what, chances)
             before_ns = time.perf_counter_ns() - start_ns
             try:
                 result = yield request
@@ -212,9 +219,10 @@ class Generation:
         self._sampler.accept(token)
         return token
 
-    def _with_hidden(self, what: Pass) -> Pass:
-        """Return the pass with the hidden states that the drafter reads."""
-        return replace(what, leave=self._hidden_layers) if self._hidden_layers else what
+    def _as_needed(self, what: Pass) -> Pass:
+        """Return the pass with the head that the sampler needs and the hidden states that the
+        drafter reads."""
+        return replace(what, head=self._head, leave=self._hidden_layers or what.leave)
 
     def _give_hidden(
         self, pos: int, tokens: Sequence[int], result: PassResult, rows: list[int] | None = None

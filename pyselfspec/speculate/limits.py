@@ -59,11 +59,14 @@ class DraftLimit:
     p_min: tokens of lower probability are dropped, 0..1.
     draw: draws a token from the distribution of a row of a pass, which needs logits; None: the most
         likely token is taken.
+    chance_min: looked-up tokens are of no use where the probability that all so far are accepted is
+        less.
     rests: whether the drafter is not even asked, since looking tokens up takes time too.
     """
 
     n_max: int
     p_min: float = 0.0
+    chance_min: float = field(default=0.0, kw_only=True)
     rests: bool = field(default=False, kw_only=True)
     draw: Callable[[HasLogits, int], Pick] | None = field(default=None, kw_only=True)
 

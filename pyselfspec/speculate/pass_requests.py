@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..errors import SelfSpecError
 from ..runtime.lora import Adapters
 from ..runtime.pass_result import BatchLoad, PassResult
-from ..runtime.passes import FULL, Hidden, Pass, Rows
+from ..runtime.passes import FULL, Pass, Rows
 
 if TYPE_CHECKING:
     from ..runtime.context import Context
@@ -75,10 +75,7 @@ def run_requests(
     """
     if len(requests) == 1:
         return [run_request(context, requests[0])]
-    what = requests[0].what
-    entering = [request.what.enter for request in requests if request.what.enter is not None]
-    if entering:
-        what = replace(what, enter=Hidden.joined(entering))
+    what = Pass.joined([request.what for request in requests])
     start = time.perf_counter_ns()
     result = context.run(Rows.joined(request.rows for request in requests), what)
     context.wait()  # or the text that reads its results first would seem to take all of the time

@@ -50,6 +50,10 @@ class BudgetSampler:
         self._written = b""
         self._closing: list[int] = []  # tokens that come next
 
+    @property
+    def takes_best(self) -> bool:
+        return self._sampler.takes_best
+
     def begin(self, prompt: Sequence[int]) -> None:
         self._sampler.begin(prompt)
 

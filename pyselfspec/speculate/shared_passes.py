@@ -17,12 +17,13 @@ from .types import Step
 # Numbers of rows, of which each needs a prepared graph, as with COPY_LENGTHS.
 WIDTHS = frozenset((*range(1, 9), 10, 12, 16, 20, 24, MAX_PASS_WIDTH))
 GAIN_MIN = 0.05  # least expected gain for which to draft; of many widths the best looks too good
-N_KEPT = 512  # passes after which a width that was not used is forgotten
-N_LASTS = 8  # passes for which corrected times are kept
-N_LOOK_UPS = 9  # times of looking tokens up that count, by their median
+N_KEPT = 512  # timings after which a width that was not used is forgotten
+N_TIMED = 4  # passes of as many rows of which one counts, since learning takes time, too
+N_LASTS = 8  # timings for which corrected times are kept
+N_TIMES = 9  # times between passes that count, by their median
+N_FIRST = 3  # passes that time what plain steps take between passes, before any text looks up
 LOSS_SHARE = 0.01  # of the time of plain decoding that drafts may lose
-LOOK_UP_COST = 1.4  # of its time: what else a step does then in Python (measured with eight texts)
-N_GAINED = 20  # passes of gain that may be lost again
+N_GAINED = 5  # passes of gain that may be lost again
 
 
 class SharedPasses:
@@ -39,15 +40,20 @@ class SharedPasses:
     def __init__(self, us: Sequence[float], n_most: int) -> None:
         full = tuple(at_width(us, n) for n in range(1, n_most + 1))
         self._timings = TimedCosts(CostTable((Costs(0, full, full, 0.0, 0.0),)), N_KEPT)
-        self._n_since = 0  # passes since full_us was computed
+        self._n_since = 0  # timings since full_us was computed
+        self._n_same = 0  # passes of as many rows, one after the other
+        self._n_rows = 0  # of the last pass
         self._account = Account(LOSS_SHARE, N_GAINED)
-        self._look_ups: deque[float] = deque(maxlen=N_LOOK_UPS)
+        self._plain: deque[float] = deque(maxlen=N_TIMES)  # between passes, for each text
+        self._look_ups: deque[float] = deque(maxlen=N_TIMES)  # what each look-up adds to that
         self.full_us = full
-        self.n_rests = 0
+        self.n_rests = N_FIRST
 
     def observe(self, n_rows: int, us: float) -> None:
         """Learn from the time of a pass through all blocks whose rows all have logits."""
-        if n_rows > len(self.full_us):
+        self._n_same = self._n_same + 1 if n_rows == self._n_rows else 0
+        self._n_rows = n_rows
+        if n_rows > len(self.full_us) or self._n_same % N_TIMED:
             return
         self._timings.observe(0, 0, 0, 0.0, us, n_rows - 1)
         self._n_since += 1
@@ -70,28 +76,40 @@ class SharedPasses:
         if not offered or n_room <= 0:
             return n_verified
         best, tokens = 0, float(n_rows)
-        fastest = speedup(tokens * (1 + GAIN_MIN), self.full_us[n_rows - 1])
+        between_us = len(chances) * _median(self._plain)
+        fastest = speedup(tokens * (1 + GAIN_MIN), self.full_us[n_rows - 1] + between_us)
         for n, (negative, _, _) in enumerate(offered[:n_room], 1):
             tokens -= negative
-            speed = speedup(tokens, self.full_us[n_rows + n - 1])
+            speed = speedup(tokens, self.full_us[n_rows + n - 1] + between_us)
             if n_rows + n in WIDTHS and speed > fastest:
                 best, fastest = n, speed
         for _, _, text in offered[:best]:
             n_verified[text] += 1
         return n_verified
 
-    def settle(self, steps: Sequence[Step], added_us: float) -> None:
+    def settle(self, steps: Sequence[Step], added_us: float, between_us: float) -> None:
         """Add the steps that a pass has finished to the account.
 
         added_us: by which draft tokens have made the pass longer.
+        between_us: time that the steps have taken beside the pass.
         """
+        n_texts = len(steps)
         asked = [step.draft for step in steps if step.draft.draft_us]
-        look_ups = [draft.draft_us for draft in asked if not draft.n_passed_or_dropped]
-        self._look_ups += look_ups
-        look_up_us = LOOK_UP_COST * median(self._look_ups) if self._look_ups else 0.0
+        n_look_ups = sum(not draft.n_passed_or_dropped for draft in asked)
+        if not asked:
+            self._plain.append(between_us / n_texts)
+        between_plain_us = n_texts * _median(self._plain)
+        if n_look_ups:
+            self._look_ups.append((between_us - between_plain_us) / n_look_ups)
+        look_up_us = max(0.0, _median(self._look_ups))
         # draft passes of several texts are shared, or the others wait for them
         drafting_us = max((d.draft_us for d in asked if d.n_passed_or_dropped), default=0)
-        plain_us = at_width(self.full_us, len(steps))
-        us = plain_us + added_us + len(look_ups) * look_up_us + drafting_us
-        self._account.add(sum(len(step.tokens) for step in steps) / len(steps), us, plain_us)
-        self.n_rests = self._account.n_rests(len(steps) * look_up_us, plain_us)
+        plain_us = at_width(self.full_us, n_texts) + between_plain_us
+        us = plain_us + added_us + n_look_ups * look_up_us + drafting_us
+        self._account.add(sum(len(step.tokens) for step in steps) / n_texts, us, plain_us)
+        n_rests = self._account.n_rests(n_texts * look_up_us, plain_us)
+        self.n_rests = max(n_rests, N_FIRST - len(self._plain))
+
+
+def _median(us: Sequence[float]) -> float:
+    return median(us) if us else 0.0

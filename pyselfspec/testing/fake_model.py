@@ -109,6 +109,10 @@ class FakeSampler:
         self.n_draws = 0
         self.prompt: list[int] | None = None
 
+    @property
+    def takes_best(self) -> bool:
+        return self._seed is None
+
     def begin(self, prompt: Sequence[int]) -> None:
         self.prompt = list(prompt)
         self.n_draws = 0

@@ -48,7 +48,7 @@ class Knows(LookupDrafter):
     def costs(self):
         raise NotImplementedError
 
-    def look_up(self, history, n_max):
+    def look_up(self, history, n_max, chance_min=0.0):
         self.n_asked += 1
         return self.found.first(n_max)
 

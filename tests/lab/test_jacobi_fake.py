@@ -99,7 +99,7 @@ def test_it_refines_the_draft_of_another_drafter():
     class Copies(LookupDrafter):
         name = "copies"
 
-        def look_up(self, history, n_max):
+        def look_up(self, history, n_max, chance_min=0.0):
             one = len(history) == len(PROMPT)
             return Draft.copied(wrong[: n_max * one], [1.0] * n_max * one)
 

@@ -152,6 +152,53 @@ def test_texts_that_draft_in_different_ways(
     assert n_together < n_alone
 
 
+@pytest.mark.parametrize("draft", [None, "ngram"])
+def test_a_text_that_takes_the_likeliest_tokens_shares_passes_with_any_other(
+    draft: str | None, typed: TypedModel, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU returns no logits in passes of such texts alone."""
+    context = new_context(typed("llama", "Q8_0"))
+    prompt = [5, 6, 7, 8] * 4
+    ways: tuple[dict[str, Any], ...] = (
+        {"sampling": GREEDY},
+        {"sampling": SEEDED},
+        {"sampling": GREEDY, "logprobs": 2},
+    )
+    alone = []
+    for way in ways:
+        context.sequence().drop()
+        alone.append(completion(context, prompt, draft=draft, controller="auto", **way))
+        assert "".join(alone[-1])
+        context.sequence().drop()
+
+    heads = []
+    run = Context.run
+
+    def recorded(context: Context, rows: Rows, what: Pass = FULL) -> Any:
+        if any(rows.outputs):
+            heads.append((len(set(rows.seq_ids)), what.head))
+        return run(context, rows, what)
+
+    monkeypatch.setattr(Context, "run", recorded)
+    monkeypatch.setattr(Context, "best_head", "best")
+    for chosen, seen in (
+        ((0,), {(1, "best")}),
+        ((0, 1), {(2, "logits")}),
+        ((0, 2), {(2, "logits")}),
+    ):
+        heads.clear()
+        together = [
+            completion(context, prompt, i, draft=draft, controller="auto", **ways[i])
+            for i in chosen
+        ]
+        list(generate_batch(together))
+        assert [each.tokens for each in together] == [alone[i].tokens for i in chosen]
+        assert seen <= set(heads)
+        for each in context.sequence(0), context.sequence(1), context.sequence(2):
+            each.drop()
+    assert alone[2].logprobs == together[1].logprobs
+
+
 @pytest.mark.parametrize(("n_draft", "n_together"), [(9, 3), (12, 2), (20, 1)])
 def test_passes_keep_to_the_exact_width(
     n_draft: int,

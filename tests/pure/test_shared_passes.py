@@ -12,8 +12,8 @@ from pyselfspec.costs.account import LOSS_PASSES
 from pyselfspec.runtime.pass_result import BatchLoad
 from pyselfspec.speculate.shared_passes import (
     GAIN_MIN,
-    LOOK_UP_COST,
     LOSS_SHARE,
+    N_FIRST,
     N_GAINED,
     WIDTHS,
     SharedPasses,
@@ -81,6 +81,16 @@ def test_times_by_width_are_learned_however_rare_they_are():
     assert passes.full_us == before  # a pass wider than all of these teaches nothing
 
 
+def timed_plain(n_texts):
+    """Shared passes of which plain ones were timed: what steps do between them takes no time."""
+    passes = SharedPasses(FLAT, N_MOST)
+    for _ in range(N_FIRST):
+        assert passes.n_rests > 0
+        passes.settle([step(0, Draft())] * n_texts, 0.0, 0.0)
+    assert passes.n_rests == 0
+    return passes
+
+
 def step(n_accepted, draft):
     return Step(draft, Verdict.of_chain(n_accepted, 1, False), 1000, BESIDE)
 
@@ -88,34 +98,35 @@ def step(n_accepted, draft):
 @pytest.mark.parametrize("n_texts", [2, 8])
 def test_looking_up_what_never_comes_is_given_up(n_texts):
     passes, spent_us, n_asked = SharedPasses(FLAT, N_MOST), 0, 0
-    n_passes, rests = 2000, 0
+    n_passes, rests = 2000, passes.n_rests
     for _ in range(n_passes):
         asks = rests == 0
-        passes.settle([step(0, Draft(draft_us=100 if asks else 0))] * n_texts, 0.0)
+        between_us = n_texts * (50 + 130 * asks)
+        passes.settle([step(0, Draft(draft_us=100 if asks else 0))] * n_texts, 0.0, between_us)
         rests = max(rests - 1, passes.n_rests)
-        spent_us += asks * n_texts * 100 * LOOK_UP_COST
+        spent_us += asks * n_texts * 130
         n_asked += asks
-    assert spent_us <= (LOSS_SHARE * n_passes + LOSS_PASSES + 1) * FLAT[0]
+    assert spent_us <= (LOSS_SHARE * n_passes + LOSS_PASSES + 1) * (FLAT[0] + n_texts * 50)
     assert n_asked > 10  # it goes on trying
 
 
 def test_what_one_text_gains_another_may_lose():
-    passes = SharedPasses(FLAT, N_MOST)
+    passes = timed_plain(2)
     right = draft_of((1, 1), (0.9, 0.9), n_copied=2, draft_us=100)
     wrong = draft_of((1, 1), (0.9, 0.9), n_copied=2, draft_us=100)
     for _ in range(500):
-        passes.settle([step(2, right), step(0, wrong)], 400.0)
+        passes.settle([step(2, right), step(0, wrong)], 400.0, 200.0)
         assert passes.n_rests == 0
     n = 0
     while passes.n_rests == 0:  # each costs 0.4 passes and two look-ups of 0.1 and more
-        passes.settle([step(0, wrong), step(0, wrong)], 400.0)
+        passes.settle([step(0, wrong), step(0, wrong)], 400.0, 200.0)
         n += 1
     assert n <= (N_GAINED + LOSS_PASSES) / 0.6 + 2
 
 
 def test_draft_passes_of_one_text_keep_the_others_waiting():
-    passes = SharedPasses(FLAT, N_MOST)
+    passes = timed_plain(2)
     for _ in range(20):
         drafted = draft_of((1,), (0.9,), draft_us=1000)
-        passes.settle([step(1, drafted), step(0, Draft())], 0.0)
+        passes.settle([step(1, drafted), step(0, Draft())], 0.0, 0.0)
     assert passes.n_rests > 0  # half a token gained for a pass lost

@@ -71,7 +71,7 @@ class JacobiDrafter(LookupDrafter):
         self._refined, self._offered = [], []
         self._begin = self._n_seen = len(history)
 
-    def look_up(self, history: Sequence[int], n_max: int) -> Draft:
+    def look_up(self, history: Sequence[int], n_max: int, chance_min: float = 0.0) -> Draft:
         self._learn(history)
         found = self._refined[len(history) - self._begin :][:n_max]
         last = found[-1].token if found else history[-1]

@@ -68,12 +68,12 @@ int32_t selfspec_ngrams_chain(
         const selfspec_tail         tail    = { end + n_end, n_end };
         selfspec_learn(sources, own->expected, tail.end - n_new, n_new, forget);
         own->extend(tail.end - n_new, n_new);
-        auto chain = selfspec_chain(sources, tail, chance_min, n_max);
-        for (const auto & each : chain) {
-            *tokens++  = each.copy.token;
-            *chances++ = each.chance;
+        auto          chain = selfspec_chain(sources, tail, chance_min, n_max);
+        const int32_t n     = chain.empty() || chain[0].chance < chance_min ? 0 : chain.size();
+        for (int32_t i = 0; i < n; ++i) {
+            tokens[i]  = chain[i].copy.token;
+            chances[i] = chain[i].chance;
         }
-        const int32_t n = chain.size();
         if (n_new) {
             own->expected = std::move(chain);
         }

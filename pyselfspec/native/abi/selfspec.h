@@ -307,8 +307,9 @@ SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t 
 SELFSPEC_API int32_t selfspec_logits(struct selfspec_session * session, int32_t row, float * logits);
 
 // Draw a token from a row's logits with a sampler chain, let the chain accept it, and return it. n_kept: the chain begins by
-// leaving out all but so many of the most likely tokens; 0: it may need all of them. Negative: a selfspec_status, and the chain has
-// accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters leave no token to draw.
+// leaving out all but so many of the most likely tokens; 0: it may need all of them. With 1, the row may also be one of a pass with
+// SELFSPEC_HEAD_BEST. Negative: a selfspec_status, and the chain has accepted nothing; SELFSPEC_NO_TOKEN when grammar and filters
+// leave no token to draw.
 SELFSPEC_API int32_t selfspec_sample(struct selfspec_session * session, struct llama_sampler * chain, int32_t row, int32_t n_kept);
 
 // Draw a token as selfspec_sample() does, from logits [n_vocab] of any origin. Without a session, hence without a message.
@@ -353,7 +354,8 @@ SELFSPEC_API int32_t selfspec_ngrams_extend(struct selfspec_ngrams * ngrams, con
 //                    the match and its sureness: 0 for one match, 1 for matches that differ, 2 if most agree, 3 if all agree
 //   other_counts     likewise of tokens from other texts
 //   forget           weight of an outcome relative to the next one of its kind
-//   chance_min       after its first token, the chain ends where the product of its chances falls below
+//   chance_min       the chain ends where the product of its chances falls below. A first token that is less likely is only kept to
+//                    be learned from
 //   tokens, chances  [n_max] receive the tokens, and how likely each is right if those before it are
 SELFSPEC_API int32_t selfspec_ngrams_chain(
               struct selfspec_ngrams * own,

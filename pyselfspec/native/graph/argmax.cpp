@@ -12,8 +12,10 @@
 // functions and a large vocabulary they would take a tenth of the time of a small model's draft.
 static constexpr int32_t N_LANES = 16;
 static constexpr int32_t N_RUN   = 4*N_LANES;  // logits whose largest one is looked up first
+static constexpr int32_t N_SPAN  = 64*N_LANES; // the same where only the largest of all is wanted
 
-float selfspec_max(const float * x, int32_t n) {
+// Returns the largest of x[n], -inf if none is a number.
+static float max_of(const float * x, int32_t n) {
     float lanes[N_LANES];
     std::fill_n(lanes, N_LANES, -INFINITY);
 
@@ -28,6 +30,19 @@ float selfspec_max(const float * x, int32_t n) {
         best = x[i] > best ? x[i] : best;
     }
     return best;
+}
+
+int32_t selfspec_largest(const float * x, int32_t n) {
+    float   best = -INFINITY;
+    int32_t at   = -1; // of the first span that has it
+    for (int32_t i = 0; i < n; i += N_SPAN) {
+        const float max = max_of(x + i, std::min(N_SPAN, n - i));
+        if (max > best) {
+            best = max;
+            at   = i;
+        }
+    }
+    return at < 0 ? at : (int32_t) (std::find(x + at, x + n, best) - x);
 }
 
 // exp(x) for x <= 0. exp(x) = 2^k * exp(f*ln 2), k the integer nearest to x/ln 2.
@@ -71,7 +86,7 @@ static void list_all(const float * logits, int32_t n, std::vector<llama_token_da
 static void list_likeliest(const float * logits, int32_t n, int32_t n_kept, std::vector<llama_token_data> & candidates) {
     std::vector<float> largest;
     for (int32_t i = 0; i < n; i += N_RUN) {
-        largest.push_back(selfspec_max(logits + i, std::min(N_RUN, n - i)));
+        largest.push_back(max_of(logits + i, std::min(N_RUN, n - i)));
     }
     std::vector<float> sorted = largest;
     std::nth_element(sorted.begin(), sorted.begin() + n_kept - 1, sorted.end(), std::greater<float>());
@@ -88,6 +103,10 @@ static void list_likeliest(const float * logits, int32_t n, int32_t n_kept, std:
 }
 
 int32_t selfspec_draw(llama_sampler * chain, const float * logits, int32_t n, int32_t n_kept, std::vector<llama_token_data> & candidates) {
+    if (n_kept == 1) { // no sampler of such a chain has a choice, or counts tokens
+        const int32_t found = selfspec_largest(logits, n);
+        return found < 0 ? SELFSPEC_FAILED : found;
+    }
     if (n_kept < 1 || n_kept > n/N_RUN) {
         list_all(logits, n, candidates);
     } else {
@@ -102,7 +121,7 @@ int32_t selfspec_draw(llama_sampler * chain, const float * logits, int32_t n, in
     // a chain draws a token even if a grammar has ruled out all of them, and the grammar throws when it accepts that token
     const bool found = drawn.selected >= 0 && drawn.selected < (int64_t) drawn.size && drawn.data[drawn.selected].logit > -INFINITY;
     if (!found) {
-        return selfspec_max(logits, n) > -INFINITY ? SELFSPEC_NO_TOKEN : SELFSPEC_FAILED;
+        return selfspec_largest(logits, n) < 0 ? SELFSPEC_FAILED : SELFSPEC_NO_TOKEN;
     }
     const llama_token token = drawn.data[drawn.selected].id;
     llama_sampler_accept(chain, token);

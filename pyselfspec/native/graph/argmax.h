@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-// Returns the largest of x[n], -inf if none is a number.
-float selfspec_max(const float * x, int32_t n);
+// Returns the index of the largest of x[n], the lowest of equal ones; negative if none is a number above -inf.
+int32_t selfspec_largest(const float * x, int32_t n);
 
 // Returns the sum of exp(x[i] - max) with a relative error below 5e-6. max must be at least the largest x[i].
 float selfspec_sum_exp(const float * x, int32_t n, float max);

@@ -65,6 +65,9 @@ void selfspec_session::copy_logits(int32_t row, float * out) const {
 }
 
 int32_t selfspec_session::sample(llama_sampler * chain, int32_t row, int32_t n_kept) {
+    if (n_kept == 1) {
+        return argmax(row, nullptr); // a pass may have found it without logits
+    }
     const int32_t token = selfspec_draw(chain, logits_of(row), (int32_t) model.vocab.n_tokens(), n_kept, candidates);
     if (token == SELFSPEC_NO_TOKEN) {
         selfspec_refuse("no token is left to draw after row " + std::to_string(row) + ": the sampler's grammar and filters rule out all of "
@@ -98,13 +101,12 @@ int32_t selfspec_session::argmax(int32_t row, float * p) const {
 
     const float * logits  = logits_of(row);
     const int32_t n_vocab = (int32_t) model.vocab.n_tokens();
-    const float   max     = selfspec_max(logits, n_vocab);
-    const int32_t found   = (int32_t) (std::find(logits, logits + n_vocab, max) - logits);
-    if (found == n_vocab) {
+    const int32_t found   = selfspec_largest(logits, n_vocab);
+    if (found < 0) {
         selfspec_refuse("the logits of " + name + " are not numbers", SELFSPEC_FAILED);
     }
     if (p) {
-        *p = 1.0f/selfspec_sum_exp(logits, n_vocab, max);
+        *p = 1.0f/selfspec_sum_exp(logits, n_vocab, logits[found]);
     }
     return found;
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from ...errors import UnsupportedError
@@ -48,6 +49,7 @@ def has_cuda() -> bool:
     return libraries.find(build.LIB_DIR, "ggml-cuda") is not None
 
 
+@cache
 def has_vulkan() -> bool:
     """Return whether this library was built with Vulkan; the machine may still have no GPU."""
     return any(build.LIB_DIR.glob("*ggml-vulkan*"))

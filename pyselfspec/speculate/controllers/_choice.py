@@ -13,7 +13,7 @@ from ...costs.speedup import GAIN_MIN, expected_tokens, speedup
 from ...costs.table import Costs
 from ...util.pass_width import MAX_DRAFT
 from ..limits import DraftLimit
-from ..types import Draft
+from ..types import NO_DRAFT, Draft
 from ._decision import Rule
 
 N_BEFORE = 4  # most copied tokens after which draft passes are considered
@@ -51,8 +51,9 @@ class Choice(DraftLimit):
 
     def truncate(self, found: Draft) -> Draft:
         if self.offers:
-            n = min(self.n_copies, len(found.probs))  # without probabilities nothing is known of it
-            return replace(found.first(n), is_offer=True)
+            chances = found.survival[: self.n_copies]  # without any, nothing is known of the tokens
+            n = sum(chance >= self.chance_min for chance in chances)
+            return replace(found, tokens=found.tokens[:n], is_offer=True) if n else NO_DRAFT
         return found.first(self._best(found.probs, None)[0])
 
     def split(self, found: Draft) -> tuple[Draft, Self]:

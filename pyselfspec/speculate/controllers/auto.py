@@ -28,7 +28,7 @@ from statistics import median
 import numpy as np
 
 from ...costs.account import Account
-from ...costs.speedup import GAIN_MIN, best_length, speedup
+from ...costs.speedup import GAIN_MIN, best_length, least_chance, speedup
 from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import TimedCosts
 from ...util.pass_width import MAX_DRAFT
@@ -49,6 +49,7 @@ N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
 N_LOADS = 8  # recent passes whose batch load counts, about
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # most steps that a plan to draft, or not to, lasts
 
+N_TIMED = 4  # steps of which one that drafts nothing is timed, since that takes time, too
 N_LOOK_UPS = 5  # timings that count; their median, since other programs disturb single ones
 
 PLAIN = DraftLimit(0)
@@ -142,26 +143,36 @@ class Auto:
     def observe(self, step: Step) -> None:
         self._n_steps += 1
         self._n_tokens += len(step.tokens)
-        start_ns = time.perf_counter_ns()
-        self._observe_load(step)
-        if self._n_rests:
-            self._n_rests = max(self._n_rests - 1, step.batch_load.n_rests)
+        load = step.batch_load
+        if self._n_rests and (load.n_sequences > 0) == (self._n_sequences > 0):
+            self._n_rests = max(self._n_rests - 1, load.n_rests)
             return
+        start_ns = time.perf_counter_ns()
+        if load.n_sequences or self._n_sequences:
+            self._observe_load(step)
         if step.draft.n_passed_or_dropped:
             self._observe_outcomes(step)
-        if step.batch_load.n_sequences:
-            self._n_rests = 0 if step.n_accepted else step.batch_load.n_rests
+        if load.n_sequences:
+            self._n_rests = 0 if step.n_accepted else load.n_rests
         else:
-            self._observe_times(step)
+            if not (step.draft.is_empty and self._is_timed_enough):
+                self._observe_times(step)
             self._add_to_account(step)
         self._own_us = (time.perf_counter_ns() - start_ns) / 1000
+
+    @property
+    def _is_timed_enough(self) -> bool:
+        """Whether this step needs no timing if it drafts nothing."""
+        is_one_of_many = self._n_steps % N_TIMED and not self._n_untimed
+        return bool(is_one_of_many and self.decision.costs.only_copies)
 
     def _add_to_account(self, step: Step) -> None:
         """Add the step to the account, at expected costs: of looking tokens up, the median. Rest
         until there is credit."""
         draft, costs = step.draft, self.decision.costs
-        n_proposed, n_passed, n_copied = draft.n_passed_or_dropped, draft.n_passed, draft.n_copied
-        us = costs.step_us(n_proposed, n_passed, n_copied)
+        n_proposed, us = draft.n_passed_or_dropped, costs.plain_us
+        if not draft.is_empty:
+            us = costs.step_us(n_proposed, draft.n_passed, draft.n_copied)
         if draft.draft_us and not n_proposed:
             self._look_ups.append(draft.draft_us + self._own_us)
             self._look_up_us = median(self._look_ups)
@@ -170,7 +181,8 @@ class Auto:
             us += costs.full_us[step.n_accepted]
         self._account.add(len(step.tokens), us, costs.plain_us)
         self._n_rests = self._account.n_rests(self._look_up_us, costs.plain_us)
-        self._account.add(self._n_rests, self._n_rests * costs.plain_us, costs.plain_us)
+        if self._n_rests:
+            self._account.add(self._n_rests, self._n_rests * costs.plain_us, costs.plain_us)
 
     def _observe_outcomes(self, step: Step) -> None:
         outcomes = step.outcomes
@@ -236,13 +248,16 @@ class Auto:
             n_copies=MAX_DRAFT if offers else timings.n_copies_known,
             costs=costs,
             offers=offers,
+            chance_min=0.0 if rule.n_max else least_chance(costs),
             rule_after=_rule_after(rule, costs, acceptance, n_most) if rule.n_max else None,
         )
         self._probe = self._limit
         if self.decision.best is not None and best_length(costs, SURE)[0] >= 1 + GAIN_MIN:
             self._probe = replace(self._limit, n_max=1, p_min=probe_p_min(costs, acceptance))
         lasts = N_REPLAN if rule.n_max else N_REPLAN_PLAIN
-        self._replan_at = self._n_steps + max(1, min(lasts, self._n_steps // 2))
+        if not (offers and costs.only_copies):  # there the batch decides, which has learned more
+            lasts = max(1, min(lasts, self._n_steps // 2))
+        self._replan_at = self._n_steps + lasts
 
 
 def _rule_after(

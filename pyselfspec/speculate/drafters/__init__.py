@@ -141,13 +141,17 @@ class LookupDrafter(Drafter):
     which drafter drafts."""
 
     @abstractmethod
-    def look_up(self, history: Sequence[int], n_max: int) -> Draft:
+    def look_up(self, history: Sequence[int], n_max: int, chance_min: float = 0.0) -> Draft:
         """Return a chain of at most n_max tokens, see ``Draft.copied``, each with the probability
         that it is accepted if those before it are. Called once per step, also with an n_max of 0,
-        so that the drafter can learn from new tokens."""
+        so that the drafter can learn from new tokens.
+
+        chance_min: tokens are of no use where the probability that all so far are accepted is less.
+        """
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft:
-        return limit.truncate(self.look_up(history, limit.max_lookup))
+        found = self.look_up(history, limit.max_lookup, limit.chance_min)
+        return limit.truncate(found) if found.tokens else found
 
 
 def timed_draft(

@@ -64,7 +64,8 @@ class CombinedDrafter(Drafter):
 
     def draft(self, history: Sequence[int], limit: DraftLimit) -> Draft | Work[Draft]:
         looked_up = [
-            each.look_up(history, limit.max_lookup).with_source(each.name) for each in self._lookups
+            each.look_up(history, limit.max_lookup, limit.chance_min).with_source(each.name)
+            for each in self._lookups
         ]
         found = max(looked_up, key=lambda draft: draft.n_expected)
         if self._other is None:

@@ -25,7 +25,7 @@ from ...branches import likeliest
 from ...context_state import kept
 from ...hit_rates import hit_rates_of
 from ...limits import DraftLimit
-from ...types import Draft
+from ...types import NO_DRAFT, Draft
 from .. import LookupDrafter
 from . import file as ngram_file
 from .corpus import Corpus
@@ -166,7 +166,7 @@ class NgramDrafter(LookupDrafter):
     def _continuations(self, context: Sequence[int]) -> list[tuple[int, float]]:
         """Return the tokens that may follow, most likely first, each with its probability."""
         context = context[-LENGTHS[-1] :]
-        tokens, chances = self._chain(context, 0, 1)
+        tokens, chances = self._chain(context, 0, 1, 0.0)
         if not tokens:
             return []
         [token], [chance] = tokens, chances
@@ -180,25 +180,28 @@ class NgramDrafter(LookupDrafter):
             ),
         ]
 
-    def look_up(self, history: Sequence[int], n_max: int) -> Draft:
+    def look_up(self, history: Sequence[int], n_max: int, chance_min: float = 0.0) -> Draft:
         """Return a chain of at most n_max tokens. At least one is looked up, to learn from, whether
         it is drafted or not."""
         if self._options.n_branches > 1:
             self._learn_of_others(history)
         n_new, self._n_seen = len(history) - self._n_seen, len(history)
         text = history[-max(n_new, LENGTHS[-1]) :]
-        self._expected, chances = self._chain(text, n_new, max(1, n_max))
+        chance_min = max(chance_min, self._options.chance_min)
+        self._expected, chances = self._chain(text, n_new, max(1, n_max), chance_min)
+        if not self._expected:
+            return NO_DRAFT
         return Draft.copied(self._expected[:n_max], chances[:n_max], source=self.name)
 
     def _chain(
-        self, text: Sequence[int], n_new: int, n_max: int
+        self, text: Sequence[int], n_new: int, n_max: int, chance_min: float
     ) -> tuple[Sequence[int], Sequence[float]]:
         return self._index.chain(
             text,
             n_new,
             n_max,
             chances=self._chances,
-            chance_min=self._options.chance_min,
+            chance_min=chance_min,
             earlier=self._earlier.index if self._earlier else None,
             corpus=self._corpus.index if self._corpus else None,
             other_chances=self._earlier_chances,

@@ -60,8 +60,8 @@ class NgramIndex:
         and chances are learned from that.
 
         text: its last tokens; those of the longest n-gram are enough.
-        chance_min: after its first token, the chain ends where the probability that all of it is
-            accepted falls below this.
+        chance_min: the chain ends where the probability that all of it is accepted falls below
+            this. A first token that is less likely is only learned from.
         """
         others = earlier._handle if earlier else None, corpus._handle if corpus else None
         return ngram_calls.chain(
