@@ -377,6 +377,18 @@ def test_a_second_text_finds_everything_ready(
     assert (report["n_checks"][0] > 0) == (masked is not None and "layer-skip" in masked)
 
 
+def test_a_program_may_end_within_a_text(run_python: RunPython) -> None:
+    run = run_python(
+        "import sys\n"
+        "from pyselfspec import Completion, Model\n"
+        "context = Model(sys.argv[1]).context(n_ctx=64)\n"
+        "pieces = iter(Completion(context, 'Once upon a time', n_predict=30))\n"
+        "next(pieces)\n",
+        DEMO,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_a_first_text_with_another_mask_looks_up_once_more(
     typed: TypedModel, new_context: NewContext, token_ids: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,8 @@ class NgramIndex:
 
     def __init__(self, n_most: int = N_TOKENS, first: int = 0) -> None:
         self._handle = ngram_calls.init(LENGTHS, first, n_most)
-        weakref.finalize(self, ngram_calls.free, self._handle)
+        freed = weakref.finalize(self, ngram_calls.free, self._handle)
+        freed.atexit = False  # texts that a program left unfinished are closed after that
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
