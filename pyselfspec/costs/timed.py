@@ -18,6 +18,7 @@ N_NEAR = 32  # tokens over which costs count as equal
 SPEED_SMOOTHING = 0.3  # weight of one pass in the estimate of the machine's speed, in logarithms
 MAX_SPEED_STEP = 1.6  # single jumps that are larger are other programs, not clock changes
 N_JUMPS, JUMP = 3, 1.4  # passes in a row that are so much slower or faster: the machine is
+N_TIMED = 4  # passes of one kind in a row of which one is timed, where learning would take too long
 N_FORGET = 128  # timed plain passes after which the oldest timing of a wider pass is dropped
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from ..costs.account import Account
 from ..costs.speedup import speedup
 from ..costs.table import Costs, CostTable, at_width
-from ..costs.timed import TimedCosts
+from ..costs.timed import N_TIMED, TimedCosts
 from ..util.pass_width import MAX_PASS_WIDTH
 from .types import Step
 
@@ -18,7 +18,6 @@ from .types import Step
 WIDTHS = frozenset((*range(1, 9), 10, 12, 16, 20, 24, MAX_PASS_WIDTH))
 GAIN_MIN = 0.05  # least expected gain for which to draft; of many widths the best looks too good
 N_KEPT = 512  # timings after which a width that was not used is forgotten
-N_TIMED = 4  # passes of as many rows of which one counts, since learning takes time, too
 N_LASTS = 8  # timings for which corrected times are kept
 N_TIMES = 9  # times between passes that count, by their median
 N_FIRST = 3  # passes that time what plain steps take between passes, before any text looks up

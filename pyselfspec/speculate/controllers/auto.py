@@ -30,7 +30,7 @@ import numpy as np
 from ...costs.account import Account
 from ...costs.speedup import GAIN_MIN, best_length, least_chance, speedup
 from ...costs.table import N_WIDTH, Costs, CostTable
-from ...costs.timed import TimedCosts
+from ...costs.timed import N_TIMED, TimedCosts
 from ...util.pass_width import MAX_DRAFT
 from ..limits import DraftLimit
 from ..types import DraftOrigin, Step
@@ -49,7 +49,6 @@ N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
 N_LOADS = 8  # recent passes whose batch load counts, about
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # most steps that a plan to draft, or not to, lasts
 
-N_TIMED = 4  # steps of which one that drafts nothing is timed, since that takes time, too
 N_LOOK_UPS = 5  # timings that count; their median, since other programs disturb single ones
 
 PLAIN = DraftLimit(0)
