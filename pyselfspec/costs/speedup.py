@@ -60,8 +60,8 @@ def best_length(costs: Costs, acceptance: float) -> tuple[float, int]:
 
 
 def least_chance(costs: Costs) -> float:
-    """Return the probability of acceptance below which no draft token pays, whatever other tokens
-    are verified with it."""
+    """Return the probability of acceptance below which a draft token does not pay, alone or after
+    others."""
     added = ((us - costs.plain_us) / n for n, us in enumerate(costs.full_us[1:], 1))
     return min(added) / costs.plain_us
 
