@@ -173,7 +173,7 @@ class Generation:
         n, abilities = len(self.history), self._context.abilities
         width = min(self._context.n_batch, abilities.pass_width)
         room = min(self._n_end - n, self._context.n_ctx - n + 1, width) - 1
-        # where it is 0, a checkpoint takes back a draft of any length
+        # without a limit to rollback, a checkpoint takes back a draft of any length
         return min(room, abilities.max_rollback or room)
 
     def _verified(self, draft: Draft) -> Work[Step | None]:

@@ -104,6 +104,11 @@ def chained(sources, context, chance_min, n_max):
     return found
 
 
+def told(expected, chance_min):
+    """Return what a look-up returns of a chain: nothing where its first token is too unlikely."""
+    return expected if expected and expected[0][-1] >= chance_min else []
+
+
 def learn(expected, came):
     """Let the chances of expected tokens, see ``chained``, learn what came."""
     for (token, chances, match, _), other in zip(expected, came, strict=False):
@@ -143,14 +148,12 @@ def test_chains_and_what_is_learned_are_what_searches_give(seed):
         tokens, found = index.chain(seen, n_new, n_max, chance_min=chance_min, **options)
         sources = [(text[:n], learned), *((each, others_learned) for each in others)]
         expected = chained(sources, seen, chance_min, n_max)
-        told = [] if expected and expected[0][-1] < chance_min else expected
-        assert tokens == [token for token, *_ in told]
-        assert found == pytest.approx([chance for *_, chance in told])
+        assert tokens == [token for token, *_ in told(expected, chance_min)]
+        assert found == pytest.approx([chance for *_, chance in told(expected, chance_min)])
         context = rng.choice(texts)[:n][-rng.randrange(1, 16) :]
         tokens, _ = index.chain(context, 0, n_max, chance_min=chance_min, **options)
-        want = chained(sources, context, chance_min, n_max)
-        told = [] if want and want[0][-1] < chance_min else want
-        assert tokens == [token for token, *_ in told]
+        want = told(chained(sources, context, chance_min, n_max), chance_min)
+        assert tokens == [token for token, *_ in want]
     assert list(chances.outcomes) == pytest.approx(list(learned.outcomes))
     assert list(other_chances.outcomes) == pytest.approx(list(others_learned.outcomes))
 

@@ -103,10 +103,6 @@ static void list_likeliest(const float * logits, int32_t n, int32_t n_kept, std:
 }
 
 int32_t selfspec_draw(llama_sampler * chain, const float * logits, int32_t n, int32_t n_kept, std::vector<llama_token_data> & candidates) {
-    if (n_kept == 1) { // no sampler of such a chain has a choice, or counts tokens
-        const int32_t found = selfspec_largest(logits, n);
-        return found < 0 ? SELFSPEC_FAILED : found;
-    }
     if (n_kept < 1 || n_kept > n/N_RUN) {
         list_all(logits, n, candidates);
     } else {

@@ -65,8 +65,9 @@ void selfspec_session::copy_logits(int32_t row, float * out) const {
 }
 
 int32_t selfspec_session::sample(llama_sampler * chain, int32_t row, int32_t n_kept) {
+    // no sampler of such a chain has a choice, or counts tokens; and a pass may have found the token without logits
     if (n_kept == 1) {
-        return argmax(row, nullptr); // a pass may have found it without logits
+        return argmax(row, nullptr);
     }
     const int32_t token = selfspec_draw(chain, logits_of(row), (int32_t) model.vocab.n_tokens(), n_kept, candidates);
     if (token == SELFSPEC_NO_TOKEN) {

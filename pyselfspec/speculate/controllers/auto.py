@@ -162,8 +162,8 @@ class Auto:
     @property
     def _is_timed_enough(self) -> bool:
         """Whether this step needs no timing if it drafts nothing."""
-        is_one_of_many = self._n_steps % N_TIMED and not self._n_untimed
-        return bool(is_one_of_many and self.decision.costs.only_copies)
+        waits = self._n_untimed > 0 or self._n_steps % N_TIMED == 0
+        return self.decision.costs.only_copies and not waits
 
     def _add_to_account(self, step: Step) -> None:
         """Add the step to the account, at expected costs: of looking tokens up, the median. Rest
