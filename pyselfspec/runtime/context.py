@@ -27,9 +27,9 @@ from .ffi import calls, devices
 from .ffi.load import llama, native
 from .kv import KVSequence
 from .lora import Adapters, require_owner, set_adapters
-from .pass_checks import require_positions, require_states, states_width
+from .pass_checks import require_picture, require_positions, require_states, states_width
 from .pass_result import PassResult
-from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, Rows
+from .passes import FULL, OUTPUTS, Head, Hidden, Outputs, Pass, PictureRows, Rows
 from .sequence_table import SequenceTable
 from .thread_guards import SingleThread
 
@@ -309,18 +309,11 @@ class Context(Closing):
         outputs = rows.outputs if what.head == "logits" else (False,) * len(rows)
         return PassResult(self, outputs, None if states is None else Hidden(states))
 
-    def _run_embedded(self, rows: Rows, what: Pass, states: Hidden) -> PassResult:
+    def _run_embedded(self, rows: Rows, what: Pass, picture: PictureRows) -> PassResult:
         """Run a pass over rows of a picture."""
-        if not len(rows):
-            raise ArgumentError("a pass over a picture needs its rows, got none")
+        require_picture(self, picture, len(rows))
         seq_id, pos = rows.seq_ids[0], rows.pos[0]
         seq = self.sequence(seq_id)
-        require_states(self.model, states, len(rows))
-        if len(rows) > self.n_batch:
-            raise ArgumentError(
-                f"{len(rows)} rows of a picture do not fit into a pass of {self.n_batch}; give a "
-                "larger n_batch"
-            )
         with self.lock:
             require_positions(self, rows)
             if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
@@ -328,8 +321,14 @@ class Context(Closing):
             self.abilities.require_rollback()
             self._begin_pass(rows, what)
             try:
-                calls.decode_states(
-                    self.session, states.numpy(), seq_id, pos, is_causal=what.is_causal
+                calls.decode_picture(
+                    self.session,
+                    picture.states.numpy(),
+                    seq_id,
+                    pos,
+                    grid=picture.grid,
+                    n_before=picture.n_before,
+                    is_causal=picture.is_causal,
                 )
             except BaseException:
                 self.forget_lost()

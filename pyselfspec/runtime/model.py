@@ -172,6 +172,7 @@ class Model(Vocabulary):
         self.n_layer: int = llama.llama_model_n_layer(self.handle)
         self.n_gpu_layers = self._offloaded(n_max)
         self.n_embd: int = llama.llama_model_n_embd(self.handle)
+        self.n_embd_in: int = llama.llama_model_n_embd_inp(self.handle)
         self.n_ctx_train: int = llama.llama_model_n_ctx_train(self.handle)
         self.n_vocab: int = llama.llama_vocab_n_tokens(self._vocab)
 

@@ -132,6 +132,32 @@ class Hidden:
         return self._states
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class PictureRows:
+    """Adjacent rows of one picture.
+
+    states: those entering the first block, one per row, of the width of the model's input.
+    is_causal: whether a row sees the rows before it only; else all go through one pass.
+    grid: where the model gives rows several positions (M-RoPE), the row and column of each in the
+        picture, int32 [n_rows, 2].
+    n_before: rows of the same picture before these.
+    """
+
+    states: Hidden = field(repr=False)
+    is_causal: bool
+    grid: NDArray[np.int32] | None = field(default=None, repr=False)
+    n_before: int = 0
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def part(self, first: int, n: int) -> Self:
+        """Return n of these rows."""
+        rows = slice(first, first + n)
+        grid = None if self.grid is None else self.grid[rows]
+        return replace(self, states=self.states[rows], grid=grid, n_before=self.n_before + first)
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """The computation of a pass. By default it runs everything, from the tokens to the logits.
@@ -145,9 +171,8 @@ class Pass:
     among: with the head "best", the tokens among which the best one is searched; probabilities are
         relative to them, and their logits can be read. At most 32 rows with outputs, and only where
         Context.can_shorten. Ignored where an adapter changes the head.
-    embedded: states entering the first block, one per row, instead of the tokens' embeddings: rows
-        of a picture, which continue one sequence. is_causal: whether each sees those before it
-        only. Such a pass is whole, has no outputs and is shared with no other rows.
+    embedded: rows of a picture instead of tokens, which continue one sequence. Such a pass is
+        whole, has no outputs and is shared with no other rows.
     adapters: LoRA adapters with their scales; None: those of the context.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
@@ -160,8 +185,7 @@ class Pass:
     in_place: bool = False
     among: ShortList | None = None
     adapters: Adapters | None = None
-    embedded: Hidden | None = field(default=None, compare=False)
-    is_causal: bool = True
+    embedded: PictureRows | None = field(default=None, compare=False)
 
     @property
     def is_draft(self) -> bool:

@@ -10,41 +10,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import ArgumentError
-from .passes import Hidden, Pass
+from .passes import Pass, PictureRows
 
 _ROW_BITS, _CHUNK_BITS = 32, 16
 _ROW_MAX = -(1 << _ROW_BITS)  # ids of rows are below
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PictureRows:
-    """Adjacent rows of one picture.
-
-    ids: below 0, one per row. states: those entering the first block. is_causal: whether a row sees
-    the rows before it only; else all go through one pass.
-    """
-
-    ids: tuple[int, ...]
-    states: Hidden = field(repr=False)
-    is_causal: bool
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Picture:
     """A picture in a prompt. tokens: ids of its rows and of the text that the model has around
-    it."""
+    it. rows: those between such text, with their ids, which are below 0."""
 
     tokens: tuple[int, ...]
-    rows: tuple[PictureRows, ...]
+    rows: tuple[tuple[tuple[int, ...], PictureRows], ...]
 
     @property
     def n_bytes(self) -> int:
         """The bytes of its states."""
-        return sum(each.states.numpy().nbytes for each in self.rows)
+        return sum(each.states.numpy().nbytes for _, each in self.rows)
 
 
 def row_ids(data: bytes, chunk: int, n: int) -> tuple[int, ...]:
@@ -71,8 +58,8 @@ class PictureMap:
         self._places: Mapping[int, _Place] = {
             token: _Place(rows, i)
             for picture in pictures
-            for rows in picture.rows
-            for i, token in enumerate(rows.ids)
+            for ids, rows in picture.rows
+            for i, token in enumerate(ids)
         }
 
     def __bool__(self) -> bool:
@@ -108,7 +95,7 @@ class PictureMap:
                 n += 1
             return n, None
         rows, first = place
-        n = len(rows.ids) - first
+        n = len(rows) - first
         if rows.is_causal:
             n = min(n, n_max)
         elif n > n_batch:
@@ -116,5 +103,4 @@ class PictureMap:
                 f"this image needs a batch of {n} tokens, and this context has n_batch={n_batch}; "
                 f"open it with n_batch of at least {n}"
             )
-        states = rows.states[slice(first, first + n)]
-        return n, Pass(embedded=states, is_causal=rows.is_causal)
+        return n, Pass(embedded=rows.part(first, n))

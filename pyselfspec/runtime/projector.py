@@ -17,8 +17,8 @@ from .context_options import N_THREADS_MAX, require_range
 from .ffi import pictures as ffi
 from .ffi.load import require_not_forked
 from .model import Model
-from .passes import Hidden
-from .pictures import Picture, PictureRows, row_ids
+from .passes import Hidden, PictureRows
+from .pictures import Picture, row_ids
 
 N_PIXELS = 1 << 25  # of a picture; 100 MB when decoded
 N_KEPT_BYTES = 1 << 28  # of the states of earlier pictures
@@ -31,7 +31,7 @@ class Projector(Closing):
     path: a GGUF file, often called mmproj. n_threads: CPU threads; default: all cores.
 
     Raises ModelFileError for a file that is not a projector of this model, UnsupportedError for one
-    that reads sounds only, and for models that give the rows of a picture several positions.
+    that reads sounds only.
     """
 
     def __init__(self, model: Model, path: str | Path, *, n_threads: int | None = None) -> None:
@@ -57,19 +57,11 @@ class Projector(Closing):
         self._handle = handle
         model.contexts.add(self)  # closed before the model is freed, whose vocabulary it reads
         try:
-            self._require_usable()
+            if not ffi.sees(handle):
+                raise UnsupportedError(f"{path} reads sounds only; give a projector for pictures")
         except BaseException:
             self.close()
             raise
-
-    def _require_usable(self) -> None:
-        if not ffi.sees(self._handle):
-            raise UnsupportedError(f"{self.path} reads sounds only; give a projector for pictures")
-        if ffi.has_several_positions(self._handle):
-            raise UnsupportedError(
-                f"architecture {self.model.file.architecture} gives the rows of a picture several "
-                "positions (M-RoPE), which is not supported yet"
-            )
 
     def read(self, data: bytes) -> Picture:
         """Return the picture in a file's bytes. Pictures that were read before are kept.
@@ -110,13 +102,13 @@ class Projector(Closing):
         tokens: list[int] = []
         rows = []
         file = as_bmp(data) if is_webp(data) else data
-        for i, chunk in enumerate(ffi.read_picture(self._handle, file, self.model.n_embd)):
+        for i, chunk in enumerate(ffi.read_picture(self._handle, file, self.model.n_embd_in)):
             if chunk.states is None:
                 tokens += chunk.tokens
                 continue
             ids = row_ids(data, i, len(chunk.states))
             tokens += ids
-            rows.append(PictureRows(ids, Hidden(chunk.states), chunk.is_causal))
+            rows.append((ids, PictureRows(Hidden(chunk.states), chunk.is_causal, chunk.grid)))
         return Picture(tuple(tokens), tuple(rows))
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
-"""Projectors with random weights, as files: a small SigLIP encoder with the heads of two families.
+"""Projectors with random weights, as files: a small SigLIP encoder with the heads of two families,
+and Qwen2-VL's.
 
-gemma3: 16 rows per picture that see each other; janus_pro: 64 rows, each sees those before it.
+gemma3: 16 rows per picture that see each other; janus_pro: 64 rows, each sees those before it;
+MROPE: a row for 16 x 16 pixels, each sees those before it, with a row and a column in the picture.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from gguf import GGUFWriter
 
 SIDE, PATCH, WIDTH, N_FF, N_LAYER = 64, 8, 32, 48, 2
 N_ROWS = {"gemma3": 16, "janus_pro": 64}
+MROPE = "qwen2vl_merger"
 
 
 def write(
@@ -53,8 +56,11 @@ def write(
         add(f"{name}.bias", WIDTH)
 
     add("v.patch_embd.weight", WIDTH, 3, PATCH, PATCH)
-    add("v.patch_embd.bias", WIDTH)
-    add("v.position_embd.weight", (SIDE // PATCH) ** 2, WIDTH)
+    if kind == MROPE:
+        add("v.patch_embd.weight.1", WIDTH, 3, PATCH, PATCH)  # of the second frame of a video
+    else:
+        add("v.patch_embd.bias", WIDTH)
+        add("v.position_embd.weight", (SIDE // PATCH) ** 2, WIDTH)
     norm("v.post_ln")
     for il in range(N_LAYER):
         at = f"v.blk.{il}"
@@ -67,6 +73,9 @@ def write(
     if kind == "gemma3":
         add("mm.input_projection.weight", WIDTH, n_embd)
         add("mm.soft_emb_norm.weight", WIDTH, about=1.0)
+    elif kind == MROPE:
+        linear("mm.0", 4 * WIDTH, 4 * WIDTH)
+        linear("mm.2", 4 * WIDTH, n_embd)
     else:
         linear("mm.0", WIDTH, N_FF)
         linear("mm.1", N_FF, n_embd)

@@ -232,7 +232,7 @@ sys.path.insert(0, sys.argv[2])
 import numpy as np
 from test_failed_passes import LONG, tokens_of, when_busy
 from pyselfspec import Model
-from pyselfspec.runtime.passes import Hidden, Pass, Rows
+from pyselfspec.runtime.passes import Hidden, Pass, PictureRows, Rows
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)
@@ -254,7 +254,7 @@ with Model(sys.argv[1]) as model, model.context(**LONG) as context:
     states = Hidden(np.ones((4000, model.n_embd), np.float32))
     watching = when_busy(threading.main_thread(), interrupt)
     try:
-        context.run(picture, Pass(embedded=states))
+        context.run(picture, Pass(embedded=PictureRows(states, is_causal=True)))
         raise AssertionError("nothing was raised")
     except KeyboardInterrupt:
         pass

@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 from fixture_types import NewContext, TinyModel, TinyPath
+from numpy.typing import NDArray
 from png_files import png
-from tiny_mmproj import N_ROWS, write
+from tiny_mmproj import MROPE, N_ROWS, write
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, Model
-from pyselfspec.errors import ArgumentError, ModelFileError, UnsupportedError
+from pyselfspec.errors import ArgumentError, ModelFileError
 from pyselfspec.runtime.ffi import pictures as ffi
-from pyselfspec.runtime.passes import Hidden, Pass, Rows
-from pyselfspec.runtime.pictures import Picture
+from pyselfspec.runtime.ffi.load import llama
+from pyselfspec.runtime.passes import FULL, Hidden, Outputs, Pass, PictureRows, Rows
+from pyselfspec.runtime.pictures import Picture, PictureMap
 from pyselfspec.runtime.projector import Projector
 from pyselfspec.runtime.projector_trial import require_sound
 
@@ -36,12 +38,13 @@ DRAFTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=sorted(N_ROWS))
+@pytest.fixture(scope="module", params=[*sorted(N_ROWS), MROPE])
 def projector(
     request: Any, tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Projector]:
-    path = write(tmp_path_factory.mktemp("mmproj") / "p.gguf", tiny().n_embd, request.param)
-    with Projector(tiny(), path, n_threads=1) as made:
+    model = tiny("qwen2vl" if request.param == MROPE else "llama")
+    path = write(tmp_path_factory.mktemp("mmproj") / "p.gguf", model.n_embd, request.param)
+    with Projector(model, path, n_threads=1) as made:
         yield made
 
 
@@ -54,8 +57,9 @@ def prompt_of(model: Model, before: str, picture: Picture, after: str) -> list[i
 
 def oracle(
     projector: Projector, data: bytes, before: str, after: str, context: Context
-) -> list[int]:
-    """The most likely tokens, by libmtmd's own evaluation of the prompt."""
+) -> tuple[list[int], NDArray[np.float32]]:
+    """The most likely tokens, by libmtmd's own evaluation of the prompt, and the logits after the
+    prompt and all of them but the last."""
     library, model = ffi.mtmd(), projector.model
     buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
     bitmap = library.mtmd_helper_bitmap_init_from_buf(projector._handle, buffer, len(data), False)
@@ -65,7 +69,7 @@ def oracle(
     bitmaps = (library.mtmd_bitmap_p_ctypes * 1)(bitmap)
     assert not library.mtmd_tokenize(projector._handle, chunks, ctypes.byref(text), bitmaps, 1)
     first = model.tokenize(before, add_special=False)
-    context.decode(first, outputs="none")
+    decode(context, first, 0)
     n_past = ctypes.c_int32()
     assert not library.mtmd_helper_eval_chunks(
         projector._handle, context.handle, chunks, len(first), 0, context.n_batch, False,
@@ -74,12 +78,27 @@ def oracle(
     library.mtmd_input_chunks_free(chunks)
     library.mtmd_bitmap_free(bitmap)
     last = model.tokenize(after, add_special=False)
-    row = context.decode(last, outputs="last", pos=n_past.value).logits[0]
-    found: list[int] = []
+    logits = decode(context, last, n_past.value)
+    found = [int(np.argmax(logits))]
+    pos = n_past.value + len(last)
     while len(found) < N_PREDICT:
-        found.append(int(np.argmax(row)))
-        row = context.decode(found[-1:]).logits[0]
-    return found
+        logits = decode(context, found[-1:], pos + len(found) - 1)
+        found.append(int(np.argmax(logits)))
+    return found, logits
+
+
+def decode(context: Context, tokens: Sequence[int], pos: int) -> NDArray[np.float32]:
+    """Evaluate tokens from a position on as llama.cpp does. Returns the logits after the last."""
+    n = len(tokens)
+    batch = llama.llama_batch_init(n, 0, 1)
+    batch.n_tokens = n
+    for i, token in enumerate(tokens):
+        batch.token[i], batch.pos[i], batch.logits[i] = token, pos + i, i + 1 == n
+        batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+    assert not llama.llama_decode(context.handle, batch)
+    llama.llama_batch_free(batch)
+    logits = llama.llama_get_logits_ith(context.handle, n - 1)
+    return np.ctypeslib.as_array(logits, (context.model.n_vocab,)).copy()
 
 
 def text_of(context: Context, prompt: Sequence[int], pictures: Any, **options: Any) -> Completion:
@@ -101,15 +120,36 @@ def test_texts_are_those_of_libmtmd(
     model, texts = projector.model, set()
     context = new_context(model, n_ctx=512, n_batch=64)
     for seed in (0, 1, 0):
-        data = png(seed)
+        data = png(seed, 200, 120)  # of MROPE, more rows than fit into a pass
         picture = projector.read(data)
-        want = oracle(projector, data, BEFORE, AFTER, new_context(model, n_ctx=512, n_batch=64))
+        other = new_context(model, n_ctx=512, n_batch=64)
+        want, _ = oracle(projector, data, BEFORE, AFTER, other)
         prompt = prompt_of(model, BEFORE, picture, AFTER)
         made = text_of(context, prompt, [picture], **drafting)
         assert made.tokens == want[: len(made.tokens)]
         assert len(made.tokens) == N_PREDICT or made.finish_reason == "eog"
         texts.add(tuple(want))
     assert len(texts) == 2, "the pictures make no difference"
+
+
+def test_logits_are_those_of_libmtmd(projector: Projector, new_context: NewContext) -> None:
+    """Also in a fork that was cut back into the text after the picture."""
+    model, data = projector.model, png(0, 200, 120)
+    want, logits = oracle(projector, data, BEFORE, AFTER, new_context(model, n_ctx=512, n_batch=64))
+    picture = projector.read(data)
+    text = [*prompt_of(model, BEFORE, picture, AFTER), *want[:-1]]
+    context, pictures = new_context(model, n_ctx=512, n_batch=64), PictureMap([picture])
+    seq, pos = context.sequence(), 0
+    while pos < len(text):
+        n, rows = pictures.next_pass(text, pos, 16, context.n_batch)
+        outputs: Outputs = "last" if rows is None else "none"
+        result = context.run(Rows.of(0, pos, text[pos : pos + n], outputs), rows or FULL)
+        pos += n
+    np.testing.assert_allclose(result.logits[0], logits, atol=1e-4)
+    fork = seq.fork(1)
+    fork.rollback(pos - 5)
+    again = context.decode(text[-5:], seq=fork, outputs="last")
+    np.testing.assert_allclose(again.logits[0], logits, atol=1e-4)
 
 
 def test_a_picture_is_read_once(projector: Projector, new_context: NewContext) -> None:
@@ -204,12 +244,20 @@ def test_rows_that_do_not_fit_into_a_pass(tiny: TinyModel, new_context: NewConte
     rows = Rows.of(0, 0, [-1 - i for i in range(33)], "none")
     states = Hidden(np.zeros((33, tiny().n_embd), np.float32))
     with pytest.raises(ArgumentError, match="33 rows of a picture do not fit into a pass of 32"):
-        context.run(rows, Pass(embedded=states))
+        context.run(rows, Pass(embedded=PictureRows(states, is_causal=True)))
 
 
-def test_models_with_several_positions_are_refused(
-    projector: Projector, monkeypatch: pytest.MonkeyPatch
+def test_places_in_a_picture_are_given_where_the_model_needs_them(
+    tiny: TinyModel, new_context: NewContext
 ) -> None:
-    monkeypatch.setattr(ffi, "has_several_positions", lambda _projector: True)
-    with pytest.raises(UnsupportedError, match=r"several positions \(M-RoPE\)"):
-        Projector(projector.model, projector.path)
+    rows, grid = Rows.of(0, 0, [-1, -2], "none"), np.array([(0, 0), (0, 1)], np.int32)
+    for arch, wrong, words in (
+        ("llama", grid, "have no places in it in this model"),
+        ("qwen2vl", None, "need their places in it in this model"),
+        ("qwen2vl", grid[:1], r"a grid has shape \[2, 2\] for 2 rows, got \[1, 2\]"),
+    ):
+        states = Hidden(np.zeros((2, tiny(arch).n_embd), np.float32))
+        with pytest.raises(ArgumentError, match=words):
+            new_context(tiny(arch)).run(
+                rows, Pass(embedded=PictureRows(states, is_causal=True, grid=wrong))
+            )

@@ -20,7 +20,7 @@ from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime.draft_head import DraftHead
 from pyselfspec.runtime.embedding import EmbeddingContext
-from pyselfspec.runtime.passes import Hidden, Pass, Rows
+from pyselfspec.runtime.passes import Hidden, Pass, PictureRows, Rows
 from pyselfspec.runtime.projector import Projector
 from tools import random_calls
 
@@ -76,7 +76,9 @@ def test_another_kind_of_head_is_refused_of_draft_heads(
 def test_a_picture_without_rows_is_refused(tiny: TinyModel, new_context: NewContext) -> None:
     nothing = Hidden(np.empty((0, tiny().n_embd), np.float32))
     with pytest.raises(ArgumentError, match="needs its rows, got none"):
-        new_context(tiny()).run(Rows.of(0, 0, []), Pass(embedded=nothing))
+        new_context(tiny()).run(
+            Rows.of(0, 0, []), Pass(embedded=PictureRows(nothing, is_causal=True))
+        )
 
 
 def test_a_picture_ends_with_the_table_of_positions(
@@ -88,7 +90,7 @@ def test_a_picture_ends_with_the_table_of_positions(
         rows = Rows.of(0, tiny_gpt2.N_POSITIONS, [5], "none")
         states = Hidden(np.zeros((1, model.n_embd), np.float32))
         with pytest.raises(ArgumentError, match="the model has positions 0 to 319"):
-            context.run(rows, Pass(embedded=states))
+            context.run(rows, Pass(embedded=PictureRows(states, is_causal=True)))
 
 
 def test_a_refused_removal_forgets_no_tokens(tiny: TinyModel, new_context: NewContext) -> None:

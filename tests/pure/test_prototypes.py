@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyselfspec.runtime.ffi.prototypes import PROTOTYPES, DecodeArgs
+from pyselfspec.runtime.ffi.prototypes import PROTOTYPES, DecodeArgs, PictureRowsArgs
 
 NATIVE = Path(__file__).parents[2] / "pyselfspec" / "native"
 HEADERS = "\n".join(path.read_text(encoding="utf-8") for path in sorted(NATIVE.rglob("*.h")))
@@ -108,19 +108,26 @@ def test_a_changed_header_is_found() -> None:
     assert found.startswith("selfspec_argmax: ")
 
 
-def fields_in_header(header: str) -> list[tuple[str, str]]:
-    """Return the names and kinds of the fields of the arguments of a pass, in order."""
-    [_, body] = header.split("\nstruct selfspec_decode_args {\n")
+def fields_in_header(header: str, name: str) -> list[tuple[str, str]]:
+    """Return the names and kinds of the fields of a struct, in order."""
+    [_, body] = header.split(f"\nstruct {name} {{\n")
     body = re.sub(r"//[^\n]*", "", body.split("\n};\n")[0])
     declared = (text.strip() for text in body.split(";"))
     return [(text.split()[-1], kind_in_c(text)) for text in declared if text]
 
 
-def test_the_arguments_of_a_pass_are_those_of_the_header() -> None:
-    bound = [(name, kind_in_python(kind)) for name, kind in DecodeArgs._fields_]
-    assert fields_in_header(HEADERS) == bound and len(bound) == 17
-    changed = HEADERS.replace("    bool in_place;\n", "")
-    assert changed != HEADERS and fields_in_header(changed) != bound
+@pytest.mark.parametrize(
+    ("name", "struct", "field"),
+    [
+        ("selfspec_decode_args", DecodeArgs, "    bool in_place;\n"),
+        ("selfspec_picture_rows", PictureRowsArgs, "    bool            is_causal; "),
+    ],
+)
+def test_structs_are_those_of_the_header(name: str, struct: Any, field: str) -> None:
+    bound = [(each, kind_in_python(kind)) for each, kind in struct._fields_]
+    assert fields_in_header(HEADERS, name) == bound
+    changed = HEADERS.replace(field, "")
+    assert changed != HEADERS and fields_in_header(changed, name) != bound
 
 
 def rows_of(readme: str) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from pyselfspec import GREEDY, Completion, LayerMask, Model, generate_batch
 from pyselfspec.runtime.context import Context
 from pyselfspec.runtime.kv import KVSequence
 from pyselfspec.runtime.kv_types import CACHE_TYPES
-from pyselfspec.runtime.passes import Hidden, Pass, Rows
+from pyselfspec.runtime.passes import Hidden, Pass, PictureRows, Rows
 from pyselfspec.runtime.sequence_snapshot import SavedSequence, restore_sequence, save_sequence
 from pyselfspec.runtime.short_list import ShortList
 from pyselfspec.speculate.output.record import CONTEXT_FULL
@@ -145,11 +147,14 @@ def run_rows(w: World) -> None:
     if w.often(0.15):
         options |= {"head": "best", "among": _short_list(w, context.model)}
     if w.often(0.1):
-        options |= {
-            "embedded": w.make("Hidden", lambda: Hidden(w.states(len(rows), context.model.n_embd))),
-            "is_causal": w.often(0.5),
-        }
+        options["embedded"] = _picture_rows(w, context.model, len(rows))
     w.make(f"run({rows}, {list(options)})", lambda: context.run(rows, Pass(**options)))
+
+
+def _picture_rows(w: World, model: Model, n: int) -> PictureRows | None:
+    states = w.make("Hidden", lambda: Hidden(w.states(n, model.n_embd)))
+    grid = None if w.often() else np.array([(i // 4, i % 4) for i in range(n)], np.int32)
+    return None if states is None else PictureRows(states, w.often(0.5), grid, w.number(0, 8))
 
 
 def _short_list(w: World, model: Model) -> ShortList | None:

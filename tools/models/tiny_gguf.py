@@ -58,6 +58,7 @@ class Arch:
     tied: bool = False  # the head is the token embedding
     partial_rotary: bool = False
     window_period: int = 0  # every n-th block attends to everything, the others to a window
+    rope_sections: tuple[int, ...] = ()  # pairs of values by dimension of RoPE, with M-RoPE
 
 
 ARCHS = {
@@ -74,6 +75,7 @@ ARCHS = {
     "falcon": Arch(kv_share=0, fused_qkv=True, layer_norm=True, ffn="plain", ffn_norm=False),
     "qwen3moe": Arch(qk_norm=True, ffn="experts"),
     "qwen2moe": Arch(qkv_bias=True, ffn="experts", shared_expert=True),
+    "qwen2vl": Arch(qkv_bias=True, rope_sections=(4, 6, 6, 0)),
 }  # fmt: skip
 ARCHITECTURES: tuple[str, ...] = tuple(ARCHS)
 
@@ -322,6 +324,8 @@ def _add_hparams(writer: GGUFWriter, arch: Arch, kept: list[int], n_embd: int, n
     writer.add_head_count(_n_head(n_embd))
     writer.add_head_count_kv(_n_head_kv(arch, n_embd))
     writer.add_rope_dimension_count(ROTARY_DIM_PARTIAL if arch.partial_rotary else HEAD_DIM)
+    if arch.rope_sections:
+        writer.add_rope_dimension_sections(arch.rope_sections)
     if not arch.fused_qkv:
         writer.add_key_length(HEAD_DIM)
         writer.add_value_length(HEAD_DIM)

@@ -184,10 +184,10 @@ int32_t selfspec_decode(selfspec_session * session, const selfspec_decode_args *
     return selfspec_run(session, args, [&](const auto & given) { session->decode(given); });
 }
 
-int32_t selfspec_decode_states(selfspec_session * session, int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal) {
+int32_t selfspec_decode_states(selfspec_session * session, const selfspec_picture_rows * rows) {
     const selfspec_interrupt::pass in_pass(session->stop);
     session->forget_outputs();
-    return session->guarded([&] { session->decode_states(n_rows, states, seq_id, pos, is_causal); });
+    return session->guarded([&] { session->decode_states(*rows); });
 }
 
 int32_t selfspec_embed(selfspec_session * session, int32_t n_tokens, const int32_t * tokens) {

@@ -250,18 +250,21 @@ struct selfspec_decode_args {
 // SELFSPEC_MEMORY_ROLLBACK then holds nothing of these sequences any more.
 SELFSPEC_API int32_t selfspec_decode(struct selfspec_session * session, const struct selfspec_decode_args * args);
 
+// Adjacent rows of one picture.
+struct selfspec_picture_rows {
+    int32_t         n;         // 1 to n_batch
+    const float   * states;    // [n, width of the model's input] enter the first block
+    const int32_t * grid;      // [n, 2] row and column of each in the picture, where RoPE has several dimensions (M-RoPE); else NULL
+    int32_t         n_before;  // rows of the same picture that the sequence holds already
+    int32_t         seq_id;
+    int32_t         pos;       // of the first row, the next one of the sequence
+    bool            is_causal; // whether a row attends only to itself and the rows before it, and not to all rows
+};
+
 // Decode rows of a picture as one pass of the whole model, without outputs. Returns a selfspec_status; a pass that fails or is
-// stopped leaves none of its rows.
-//   states     [n_rows, width of the model's input] states that enter the first block; n_rows is at most n_batch
-//   pos        position of the first row, the next one of sequence seq_id
-//   is_causal  whether a row attends only to itself and the rows before it, and not to all rows
-SELFSPEC_API int32_t selfspec_decode_states(
-        struct selfspec_session * session,
-                        int32_t   n_rows,
-                    const float * states,
-                        int32_t   seq_id,
-                        int32_t   pos,
-                           bool   is_causal);
+// stopped leaves none of its rows. Each row takes a cell and a position. With M-RoPE the text after a picture continues in
+// RoPE after the larger of its sides, which the cells remember, also in copies and saved states.
+SELFSPEC_API int32_t selfspec_decode_states(struct selfspec_session * session, const struct selfspec_picture_rows * rows);
 
 // Compute the n tokens of a text in a context that was made for embeddings, alone in its memory, and wait for the result, which
 // llama_get_embeddings() then returns. Returns a selfspec_status.

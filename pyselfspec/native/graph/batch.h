@@ -54,6 +54,8 @@ struct selfspec_batch {
     selfspec_best * best       = nullptr; // [n_tokens]
     float         * listed     = nullptr; // [n_tokens, n_among] receives the logits of the listed tokens
 
+    std::vector<llama_pos> rope_shift; // [n_tokens] see selfspec_rope_shift(); empty: none
+
     // written while a graph is built
     struct report {
         std::vector<uint8_t> asked; // [n_layer] which parts consulted the mask

@@ -38,6 +38,22 @@ selfspec_batch::selfspec_batch(selfspec_pass pass, int32_t n_layer) : pass(std::
     found.ended.assign(n_layer, 0);
 }
 
+llama_pos selfspec_rope_shift(const selfspec_batch_ptr & batch, int32_t row) {
+    return batch && !batch->rope_shift.empty() ? batch->rope_shift[row] : 0;
+}
+
+bool selfspec_set_rope(const llama_ubatch & ubatch, ggml_tensor * pos) {
+    if (!ubatch.selfspec || ubatch.selfspec->rope_shift.empty()) {
+        return false;
+    }
+    const uint32_t n = ubatch.n_tokens;
+    std::vector<llama_pos> in(ubatch.pos, ubatch.pos + n*GGML_MROPE_SECTIONS);
+    std::copy_n(ubatch.pos + 3*n, n, in.begin()); // the cells' positions give way
+    std::fill_n(in.begin() + 3*n, n, 0);
+    ggml_backend_tensor_set(pos, in.data(), 0, ggml_nbytes(pos));
+    return true;
+}
+
 bool selfspec_same_graph(const llama_ubatch & a, const llama_ubatch & b) {
     return selfspec_pass_of(a) == selfspec_pass_of(b);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "abi/selfspec.h"
+#include "llama.h"
 #include "threads/thread_count.h"
 
 #include <cstdint>
@@ -111,6 +112,16 @@ private:
 };
 
 bool selfspec_in_place(const selfspec_batch_ptr & batch);
+
+// Where RoPE has several dimensions, a picture takes fewer positions there than cells, so positions of later rows differ from
+// those of their cells. The first position of a row in a ubatch is that of its cell, the second and third are those of RoPE's
+// second and third dimension, and the fourth is that of its first.
+
+// Returns what is added to the position of a row of the batch to get its position in RoPE.
+llama_pos selfspec_rope_shift(const selfspec_batch_ptr & batch, int32_t row);
+
+// Sets RoPE's input. Returns false where all positions are those of the cells, as upstream assumes.
+bool selfspec_set_rope(const llama_ubatch & ubatch, ggml_tensor * pos);
 
 // Returns the cells that hold the (sequence, position) of rows i0 to i0 + n - 1, one per row; empty if one is missing.
 std::vector<uint32_t> selfspec_find_cells(const llama_ubatch & ubatch, const llama_kv_cells & cells, uint32_t i0, uint32_t n);

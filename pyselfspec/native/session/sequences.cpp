@@ -28,7 +28,7 @@ const llama_kv_cache * cache_of(const llama_memory_i * memory) {
 int64_t cell_of(const llama_kv_cells & cells, int32_t seq_id, int64_t pos) {
     const auto & placed = cells.seq_pos_get(seq_id);
     const auto   it     = placed.lower_bound({ (llama_pos) pos, 0 });
-    return it != placed.end() && it->first == pos ? it->second : -1;
+    return it != placed.end() && it->first == pos ? (int64_t) it->second : -1;
 }
 
 // The selfspec_held of a context's memory.
@@ -63,6 +63,36 @@ std::vector<selfspec_span> selfspec_session::admit(const selfspec_facts & known,
     const auto spans = selfspec_spans_of(asked.rows);
     selfspec_require_place(known, held_in(ctx->get_memory(), model.hparams), asked.rows, spans, asked.pass);
     return spans;
+}
+
+// Returns the position in RoPE of a row that continues a sequence at this position. With M-RoPE a cell remembers its positions
+// in the second and third dimension, and a picture ends where the larger of them does.
+llama_pos selfspec_session::rope_pos(int32_t seq_id, int64_t pos) const {
+    const auto * cache = model.hparams.n_pos_per_embd() > 1 ? cache_of(ctx->get_memory()) : nullptr;
+    if (!cache) {
+        return (llama_pos) pos;
+    }
+    const auto  & cells = cache->get_cells(seq_id);
+    const int64_t cell  = cell_of(cells, seq_id, pos - 1);
+    if (cell < 0) {
+        return (llama_pos) pos;
+    }
+    const auto & at = cells.ext_get((uint32_t) cell);
+    return std::max(at.x, at.y) + 1;
+}
+
+// Returns what selfspec_batch::rope_shift is for these rows.
+std::vector<llama_pos> selfspec_session::rope_shifts(const selfspec_rows & rows, const std::vector<selfspec_span> & spans) const {
+    std::map<int32_t, llama_pos> shifts;
+    for (const auto & span : spans) {
+        shifts[span.seq_id] = rope_pos(span.seq_id, span.first) - (llama_pos) span.first;
+    }
+    if (std::all_of(shifts.begin(), shifts.end(), [](const auto & each) { return each.second == 0; })) {
+        return {};
+    }
+    std::vector<llama_pos> of_rows(rows.n);
+    rows.each_sequence([&](int32_t i, int32_t seq_id) { of_rows[i] = shifts[seq_id]; });
+    return of_rows;
 }
 
 // Returns by sequence the position from which on its tokens are removed when a pass over these rows fails: those of the rows

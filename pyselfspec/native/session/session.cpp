@@ -8,7 +8,6 @@
 #include "llama-model.h"
 
 #include <algorithm>
-#include <numeric>
 
 static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
 
@@ -136,29 +135,44 @@ void selfspec_session::run(
     want->best       = best.data();
     want->among      = asked.among.ids;
     want->listed     = listed.data();
+    want->rope_shift = rope_shifts(asked.rows, spans);
     require_done(decode_in_slot(want, spans, n_outputs, graph), asked.rows.n, want->found.error);
     name_best(asked.among);
 }
 
-void selfspec_session::decode_states(int32_t n_rows, const float * states, int32_t seq_id, int32_t pos, bool is_causal) {
+void selfspec_session::decode_states(const selfspec_picture_rows & rows) {
     const selfspec_facts known = facts();
-    selfspec_require_seq(known, seq_id);
-    if (!states || n_rows < 1 || n_rows > known.n_batch) {
-        selfspec_refuse("a pass takes states of 1 to n_batch = " + std::to_string(known.n_batch) + " rows, got " + std::to_string(n_rows));
+    selfspec_require_seq(known, rows.seq_id);
+    if (!rows.states || rows.n < 1 || rows.n > known.n_batch) {
+        selfspec_refuse("a pass takes states of 1 to n_batch = " + std::to_string(known.n_batch) + " rows, got " + std::to_string(rows.n));
     }
     const auto * memory = ctx->get_memory();
-    if (!memory || pos != memory->seq_pos_max(seq_id) + 1) {
-        selfspec_refuse("rows of a picture continue a sequence, and position " + std::to_string(pos) + " is not its next one");
+    if (!memory || rows.pos != memory->seq_pos_max(rows.seq_id) + 1) {
+        selfspec_refuse("rows of a picture continue a sequence, and position " + std::to_string(rows.pos) + " is not its next one");
     }
-    std::vector<llama_pos>      positions(n_rows);
-    std::vector<int32_t>        n_seq_ids(n_rows, 1);
-    std::vector<llama_seq_id *> seq_ids(n_rows, &seq_id);
-    std::vector<int8_t>         outputs(n_rows, 0);
-    std::iota(positions.begin(), positions.end(), pos);
-    const llama_batch rows = { n_rows, nullptr, const_cast<float *>(states), positions.data(), n_seq_ids.data(), seq_ids.data(), outputs.data() };
-
-    const attention_of attention(*ctx, is_causal);
-    require_done(undone_if_failed({ { seq_id, pos } }, [&] { return llama_decode(ctx, rows); }), n_rows, "");
+    const bool is_flat = model.hparams.n_pos_per_embd() == 1;
+    if (is_flat == (rows.grid != nullptr)) {
+        selfspec_refuse(is_flat ? "rows of a picture have no places in it in this model" : "rows of a picture need their places in it in this model");
+    }
+    const auto      request = std::make_shared<selfspec_batch>(selfspec_pass(), n_layer);
+    const size_t    width   = model.hparams.n_embd_inp();
+    const llama_pos corner  = is_flat ? 0 : rope_pos(rows.seq_id, rows.pos - rows.n_before);
+    batch.clear();
+    for (int32_t i = 0; i < rows.n; ++i) {
+        const int32_t * place = is_flat ? nullptr : rows.grid + 2*i;
+        const llama_pos pos[GGML_MROPE_SECTIONS] = {
+            rows.pos + i, is_flat ? 0 : corner + place[0], is_flat ? 0 : corner + place[1], corner };
+        batch.add_token(rows.seq_id);
+        batch.set_token_embd(i, { rows.states + i*width, 1, width });
+        batch.set_token_pos(i, pos);
+        batch.set_output(i, false);
+    }
+    if (!is_flat) {
+        request->rope_shift.assign(rows.n, 0); // none: each row has all its positions
+    }
+    const attachment   attached(*this, request);
+    const attention_of attention(*ctx, rows.is_causal);
+    require_done(undone_if_failed({ { rows.seq_id, rows.pos } }, [&] { return ctx->decode(batch); }), rows.n, "");
 }
 
 void selfspec_session::embed(int32_t n_tokens, const int32_t * tokens) {
@@ -191,7 +205,7 @@ void selfspec_session::require_done(int status, int32_t n_tokens, const std::str
 selfspec_session::attachment::attachment(selfspec_session & session, const std::shared_ptr<selfspec_batch> & request) :
     session(session), request(*request) {
     // a plain pass is decoded as upstream does
-    if (!request->pass.is_plain()) {
+    if (!request->pass.is_plain() || !request->rope_shift.empty()) {
         session.batch.selfspec = request;
     }
 }

@@ -26,7 +26,7 @@ from ...errors import (
     device_lost,
 )
 from .load import is_of_lost_device, known_cause, llama, native, require_not_forked
-from .prototypes import DecodeArgs
+from .prototypes import DecodeArgs, PictureRowsArgs
 
 MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2  # for tools/arch_table.py
@@ -180,18 +180,35 @@ def require_devices(session: int) -> None:
         raise device_lost(_error(session))
 
 
-def decode_states(
-    session: int, states: NDArray[np.float32], seq_id: int, pos: int, *, is_causal: bool
+def decode_picture(
+    session: int,
+    states: NDArray[np.float32],
+    seq_id: int,
+    pos: int,
+    *,
+    grid: NDArray[np.int32] | None,
+    n_before: int,
+    is_causal: bool,
 ) -> None:
-    """Run a pass of the whole model over states that enter its first block, float32
-    [n_rows, n_embd], without outputs.
+    """Run a pass of the whole model over rows of a picture, without outputs.
 
-    Raises ContextFullError without free cells, DecodeError where llama.cpp fails or is stopped.
+    states: entering the first block, [n_rows, n_values]. grid: [n_rows, 2] or None. n_before: rows
+    of the picture that the sequence holds. Raises ContextFullError without free cells, DecodeError
+    where llama.cpp fails or is stopped.
     """
     _begin_pass(session)
     values = np.ascontiguousarray(states, np.float32)
-    rows = (len(values), values.ctypes.data, seq_id, pos, is_causal)
-    _check(session, native.selfspec_decode_states(session, *rows))
+    places = None if grid is None else np.ascontiguousarray(grid, np.int32)
+    rows = PictureRowsArgs(
+        n=len(values),
+        states=values.ctypes.data,
+        grid=None if places is None else places.ctypes.data,
+        n_before=n_before,
+        seq_id=seq_id,
+        pos=pos,
+        is_causal=is_causal,
+    )
+    _check(session, native.selfspec_decode_states(session, rows))
 
 
 def embed(session: int, tokens: Sequence[int]) -> None:

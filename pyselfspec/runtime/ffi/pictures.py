@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ArgumentError, DecodeError, LibraryError
+from ...errors import ArgumentError, DecodeError, LibraryError, UnsupportedError
 from ...util import bindings, build, libraries
 from .load import is_of_lost_device, known_cause, llama, loaded
 
@@ -26,11 +26,13 @@ _last_error = ""
 
 
 class Chunk(NamedTuple):
-    """A part of a picture's prompt: ids of text, or states of rows, float32 [n_rows, n_embd]."""
+    """A part of a picture's prompt: ids of text, or states of rows, float32 [n_rows, n_values], and
+    with M-RoPE the row and column of each, int32 [n_rows, 2]."""
 
     tokens: tuple[int, ...]
     states: NDArray[np.float32] | None
     is_causal: bool
+    grid: NDArray[np.int32] | None = None
 
 
 @cache
@@ -85,21 +87,17 @@ def sees(projector: Any) -> bool:
     return bool(mtmd().mtmd_support_vision(projector))
 
 
-def has_several_positions(projector: Any) -> bool:
-    """Return whether the model gives the rows of a picture two or three positions each."""
-    return bool(mtmd().mtmd_decode_use_mrope(projector))
-
-
 def free_projector(projector: Any) -> None:
     """Free a projector, but not on a lost device: that would end the process."""
     if not is_of_lost_device(_last_error):
         mtmd().mtmd_free(projector)
 
 
-def read_picture(projector: Any, data: bytes, n_embd: int) -> list[Chunk]:
+def read_picture(projector: Any, data: bytes, n_values: int) -> list[Chunk]:
     """Return the parts of a picture's prompt, with what the model has around pictures.
 
-    data: a file. Raises ArgumentError for a broken one, DecodeError where libmtmd fails.
+    data: a file. n_values: width of the model's input. Raises ArgumentError for a broken file,
+    DecodeError where libmtmd fails, UnsupportedError for positions that Chunk cannot hold.
     """
     library = mtmd()
     with ExitStack() as stack:
@@ -117,10 +115,10 @@ def read_picture(projector: Any, data: bytes, n_embd: int) -> list[Chunk]:
             raise DecodeError(f"the picture cannot be prepared: {_last_error or 'no reason given'}")
         n_chunks = library.mtmd_input_chunks_size(chunks)
         each = [library.mtmd_input_chunks_get(chunks, i) for i in range(n_chunks)]
-        return [_chunk(projector, chunk, n_embd) for chunk in each]
+        return [_chunk(projector, chunk, n_values) for chunk in each]
 
 
-def _chunk(projector: Any, chunk: Any, n_embd: int) -> Chunk:
+def _chunk(projector: Any, chunk: Any, n_values: int) -> Chunk:
     library = mtmd()
     if library.mtmd_input_chunk_get_type(chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
         n = ctypes.c_size_t()
@@ -130,6 +128,23 @@ def _chunk(projector: Any, chunk: Any, n_embd: int) -> Chunk:
         what = f"the picture cannot be encoded: {_last_error or 'no reason given'}"
         raise known_cause(_last_error) or DecodeError(what)
     n_rows = library.mtmd_input_chunk_get_n_tokens(chunk)
-    values = np.ctypeslib.as_array(library.mtmd_get_output_embd(projector), (n_rows, n_embd))
+    values = np.ctypeslib.as_array(library.mtmd_get_output_embd(projector), (n_rows, n_values))
     is_causal = not library.mtmd_decode_use_non_causal(projector, chunk)
-    return Chunk((), np.array(values, np.float32), is_causal)
+    grid = _grid(chunk, n_rows) if library.mtmd_decode_use_mrope(projector) else None
+    return Chunk((), np.array(values, np.float32), is_causal, grid)
+
+
+def _grid(chunk: Any, n_rows: int) -> NDArray[np.int32]:
+    """The row and column of each row of a chunk in the picture."""
+    library = mtmd()
+    tokens = library.mtmd_input_chunk_get_tokens_image(chunk)
+    each = [library.mtmd_image_tokens_get_decoder_pos(tokens, 0, i) for i in range(n_rows)]
+    grid = np.array([(at.y, at.x) for at in each], np.int32)
+    if any(at.t or at.z for at in each) or library.mtmd_input_chunk_get_n_pos(chunk) != 1 + max(
+        grid[-1]
+    ):
+        raise UnsupportedError(
+            "pictures with more positions than a row and a column (as HunyuanVL's) are not "
+            "supported"
+        )
+    return grid

@@ -45,6 +45,21 @@ class DecodeArgs(ctypes.Structure):
     )
 
 
+class PictureRowsArgs(ctypes.Structure):
+    """Adjacent rows of one picture, ``struct selfspec_picture_rows``: what each field means is
+    there."""
+
+    _fields_ = (
+        ("n", INT32),
+        ("states", ADDRESS),
+        ("grid", ADDRESS),
+        ("n_before", INT32),
+        ("seq_id", INT32),
+        ("pos", INT32),
+        ("is_causal", BOOL),
+    )
+
+
 # By name: the type of the result, then those of the parameters.
 PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_build_id": (TEXT,),
@@ -79,8 +94,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_heed_interrupts": (None, ADDRESS, BOOL),
     "selfspec_n_graph_checks": (INT64, ADDRESS),
     "selfspec_decode": (INT32, ADDRESS, ctypes.POINTER(DecodeArgs)),
-    # session, n_rows, states, seq_id, pos, is_causal
-    "selfspec_decode_states": (INT32, ADDRESS, INT32, ADDRESS, INT32, INT32, BOOL),
+    "selfspec_decode_states": (INT32, ADDRESS, ctypes.POINTER(PictureRowsArgs)),
     "selfspec_embed": (INT32, ADDRESS, INT32, ADDRESS),
     # session, n_rows, features, states
     "selfspec_draft_fuse": (INT32, ADDRESS, INT32, ADDRESS, ADDRESS),
