@@ -66,7 +66,7 @@ KINDS = {
         ("libtsan.so",),
         {"TSAN_OPTIONS": "halt_on_error=1"},
         b"__tsan_read",
-        ("threads",),
+        ("threads", "meetings"),
         build_dir="build/thread",
     ),
 }

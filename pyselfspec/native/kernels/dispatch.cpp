@@ -1,5 +1,5 @@
 // Entry points: decides which nodes of a graph are computed here.
-#include "selfspec-kernels.h"
+#include "dispatch.h"
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -13,8 +13,7 @@
 
 #include <cstdlib>
 
-// PYSELFSPEC_KERNELS=off leaves all nodes to upstream, for comparisons.
-static bool switched_off() {
+bool selfspec::is_off() {
     static const bool off = [] {
         const char * value = getenv("PYSELFSPEC_KERNELS");
         return value && strcmp(value, "off") == 0;
@@ -24,7 +23,7 @@ static bool switched_off() {
 
 size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
     using namespace selfspec;
-    if (switched_off()) {
+    if (selfspec::is_off()) {
         return 0;
     }
     switch (op->op) {
@@ -35,9 +34,8 @@ size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
     }
 }
 
-bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * op) {
-    using namespace selfspec;
-    if (switched_off() || params->use_ref) {
+bool selfspec::compute(const selfspec_meetings & at, const ggml_compute_params * params, ggml_tensor * op) {
+    if (selfspec::is_off() || params->use_ref) {
         return false;
     }
     if (takes_fill(op)) {
@@ -52,23 +50,23 @@ bool selfspec_compute_forward(const ggml_compute_params * params, ggml_tensor * 
     if (op->op == GGML_OP_FLASH_ATTN_EXT) {
         attention(params, op);
     } else {
-        product(params, op);
+        product(params, op, (Inputs) at.inputs, at.n_sharing > 0 ? at.n_sharing - 1 : 0);
     }
     return true;
 }
 
 bool selfspec_is_narrow(int64_t n_tokens) {
-    return !switched_off() && n_tokens <= selfspec::MAX_WIDTH;
+    return !selfspec::is_off() && n_tokens <= selfspec::MAX_WIDTH;
 }
 
 bool selfspec_reads_columns() {
-    return !switched_off() && selfspec::column_scheme(GGML_TYPE_Q6_K).kernel;
+    return !selfspec::is_off() && selfspec::column_scheme(GGML_TYPE_Q6_K).kernel;
 }
 
 int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
     const ggml_backend_buffer_t buffer = weights->buffer;
     const bool known = !buffer || ggml_backend_buffer_is_host(buffer) || buffer->buft == ggml_backend_cpu_repack_buffer_type();
-    if (!known || switched_off()) {
+    if (!known || selfspec::is_off()) {
         return 0;
     }
     return selfspec::has_kernel(weights) ? INT32_MAX : fast ? 0 : selfspec::MAX_WIDTH;
@@ -77,7 +75,6 @@ int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
 #else
 
 size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
-bool   selfspec_compute_forward(const ggml_compute_params *, ggml_tensor *) { return false; }
 bool   selfspec_is_narrow(int64_t) { return false; }
 bool   selfspec_reads_columns() { return false; }
 int32_t selfspec_kernel_width(const ggml_tensor *, bool) { return 0; }

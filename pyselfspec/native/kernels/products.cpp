@@ -71,16 +71,23 @@ bool takes_product(const ggml_tensor * op) {
            scheme_of_product(op).kernel;
 }
 
+bool same_inputs(const ggml_tensor * a, const ggml_tensor * b) {
+    const Form x = scheme_of_product(a).form, y = scheme_of_product(b).form;
+    return x.layout == y.layout && x.offset == y.offset;
+}
+
 namespace {
 
-// Work memory: what was taken of each thread's share of the rows, then the activations.
+// Work memory: for each of the products that share activations, what was taken of each thread's share of the rows; then the
+// activations.
 struct Work {
     Taken * taken;
     char *  activations;
 
-    explicit Work(const ggml_compute_params * params) {
-        taken       = (Taken *) GGML_PAD((uintptr_t) params->wdata, alignof(Taken));
-        activations = (char *) (taken + params->nth);
+    explicit Work(const ggml_compute_params * params, int sharing = 0) {
+        Taken * const first = (Taken *) GGML_PAD((uintptr_t) params->wdata, alignof(Taken));
+        taken       = first + sharing*params->nth;
+        activations = (char *) (first + MAX_SHARING*params->nth);
     }
 };
 
@@ -93,27 +100,36 @@ struct Prepared {
     Activations row(int64_t i) const { return activation_view(form, k, base + i*activation_size(form, k)); }
 };
 
-// Called by all threads: each prepares its share of the steps of all rows, and its count of taken pieces.
-Prepared prepare_all(const ggml_compute_params * params, const ggml_tensor * x, Form form) {
+// Called by all threads: each prepares its share of the steps of all rows, and its counts of taken pieces.
+Prepared prepare_all(const ggml_compute_params * params, const ggml_tensor * x, Form form, Inputs inputs) {
     const int64_t k       = x->ne[0];
     const int64_t n_steps = (k + K_STEP - 1)/K_STEP;
     const int64_t n_all   = n_steps*ggml_nrows(x);
     const Work    work(params);
-    new (work.taken + params->ith) Taken;
-    for (int64_t i = n_all*params->ith/params->nth; i < n_all*(params->ith + 1)/params->nth; i++) {
+    if (inputs == Inputs::ready) {
+        return {form, k, work.activations};
+    }
+    for (int i = 0; i < MAX_SHARING; i++) {
+        new (work.taken + i*params->nth + params->ith) Taken;
+    }
+    const bool    by_first = inputs == Inputs::only_with_first;
+    const int64_t begin    = by_first ? 0 : n_all*params->ith/params->nth;
+    const int64_t end      = by_first ? (params->ith == 0 ? n_all : 0) : n_all*(params->ith + 1)/params->nth;
+    for (int64_t i = begin; i < end; i++) {
         const int64_t row = i/n_steps;
         const int64_t k0  = i%n_steps*K_STEP;
         const int64_t i1 = row%x->ne[1], i2 = row/x->ne[1]%x->ne[2], i3 = row/(x->ne[1]*x->ne[2]);
         const char * data = (const char *) x->data + i1*x->nb[1] + i2*x->nb[2] + i3*x->nb[3];
         prepare(form, k, k0, std::min(k0 + K_STEP, k), (const float *) data, work.activations + row*activation_size(form, k));
     }
+    ggml_barrier(params->threadpool);
     return {form, k, work.activations};
 }
 
 // Calls f(matrix, row0, row1) for pieces of all matrices. On NUMA machines no thread takes another's pieces, so that their
 // memory stays on its own node.
-template <typename F> void share(const Chunks & chunks, const ggml_compute_params * params, F f) {
-    share_and_steal(chunks.n, params->ith, params->nth, Work(params).taken, !ggml_is_numa(), [&](int64_t i) {
+template <typename F> void share(const Chunks & chunks, const ggml_compute_params * params, int sharing, F f) {
+    share_and_steal(chunks.n, params->ith, params->nth, Work(params, sharing).taken, !ggml_is_numa(), [&](int64_t i) {
         const Piece piece = chunks.piece(i);
         f(piece.matrix, piece.row0, piece.row1);
     });
@@ -151,19 +167,18 @@ int tokens_at_once(Form form, int64_t k) {
     return (int) std::clamp<int64_t>(ROOM/activation_size(form, k)/TILE*TILE, MAX_WIDTH, MAX_TOKENS);
 }
 
-void mul_mat(const ggml_compute_params * params, ggml_tensor * op) {
+void mul_mat(const ggml_compute_params * params, ggml_tensor * op, Inputs inputs, int sharing) {
     const ggml_tensor * w = op->src[0];
     const ggml_tensor * list = list_of(op);
     const ggml_tensor * x = op->src[1];
     const Scheme   scheme = scheme_of_product(op);
-    const Prepared in     = prepare_all(params, x, scheme.form);
-    ggml_barrier(params->threadpool);
+    const Prepared in     = prepare_all(params, x, scheme.form, inputs);
 
     // Several matrices of src1 may share one of src0: grouped heads that read the same K or V.
     const int64_t r2 = x->ne[2]/w->ne[2], r3 = x->ne[3]/w->ne[3];
     const int n_most = list ? MAX_WIDTH : tokens_at_once(scheme.form, w->ne[0]);
     const Chunks chunks(w->ne[2]*w->ne[3], op->ne[0], params->nth);
-    share(chunks, params, [&](int64_t matrix, int64_t row0, int64_t row1) {
+    share(chunks, params, sharing, [&](int64_t matrix, int64_t row0, int64_t row1) {
         const int64_t i02 = matrix%w->ne[2], i03 = matrix/w->ne[2];
         const Weights weights = {(const char *) w->data + i02*w->nb[2] + i03*w->nb[3], w->nb[1], w->ne[0]};
         Token tokens[MAX_TOKENS];
@@ -246,16 +261,15 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * x   = op->src[1];
     const int64_t    n_ids  = op->src[2]->ne[0];
     const Scheme     scheme = scheme_of_product(op);
-    const Prepared   in     = prepare_all(params, x, scheme.form);
     Routes           routes(params, op, scheme.form);
     if (params->ith == 0) {
         routes.fill(op);
     }
-    ggml_barrier(params->threadpool);
+    const Prepared   in     = prepare_all(params, x, scheme.form, Inputs::unready);
 
     const int n_most = tokens_at_once(scheme.form, w->ne[0]);
     const Chunks chunks(*routes.n_used, w->ne[1], params->nth);
-    share(chunks, params, [&](int64_t used, int64_t row0, int64_t row1) {
+    share(chunks, params, 0, [&](int64_t used, int64_t row0, int64_t row1) {
         const int32_t expert  = routes.experts[used];
         const Weights weights = {(const char *) w->data + expert*w->nb[2], w->nb[1], w->ne[0]};
         const int32_t * const end = routes.end(expert);
@@ -275,12 +289,12 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
 
 size_t product_work_size(const ggml_tensor * op, int n_threads) {
     const ggml_tensor * x = op->src[1];
-    return alignof(Taken) + n_threads*sizeof(Taken) + ggml_nrows(x)*activation_size(scheme_of_product(op).form, x->ne[0]) +
+    return alignof(Taken) + MAX_SHARING*n_threads*sizeof(Taken) + ggml_nrows(x)*activation_size(scheme_of_product(op).form, x->ne[0]) +
            (op->op == GGML_OP_MUL_MAT_ID ? Routes::size(op) : 0);
 }
 
-void product(const ggml_compute_params * params, ggml_tensor * op) {
-    op->op == GGML_OP_MUL_MAT ? mul_mat(params, op) : mul_mat_id(params, op);
+void product(const ggml_compute_params * params, ggml_tensor * op, Inputs inputs, int sharing) {
+    op->op == GGML_OP_MUL_MAT ? mul_mat(params, op, inputs, sharing) : mul_mat_id(params, op);
 }
 
 }  // namespace selfspec

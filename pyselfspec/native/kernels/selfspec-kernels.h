@@ -1,4 +1,4 @@
-// The functions that patch 0006 calls: matrix products and attention, computed here instead of upstream.
+// The functions that patch 0006 calls: matrix products and attention, computed here instead of upstream, and where threads meet.
 #pragma once
 
 #include <stdbool.h>
@@ -15,8 +15,26 @@ extern "C" {
 // Returns the bytes of work space that `op` needs here with n_threads threads; 0 if it is not computed here.
 size_t selfspec_work_size(const struct ggml_tensor * op, int n_threads);
 
-// Computes `op`, called by all threads together. Returns false if upstream must compute it.
-bool selfspec_compute_forward(const struct ggml_compute_params * params, struct ggml_tensor * op);
+// What a thread knows, while it computes a graph, of nodes that other threads may still be computing. Zero before the first
+// node; equal in all threads at the same node.
+enum { SELFSPEC_MOST_UNSETTLED = 8 };
+struct selfspec_meetings {
+    const struct ggml_tensor * nodes[SELFSPEC_MOST_UNSETTLED];
+    uint8_t                    ways[SELFSPEC_MOST_UNSETTLED];
+    int                        n;
+    const struct ggml_tensor * prepared;   // the product that has prepared the activations in the work memory, or NULL
+    int                        n_sharing;  // products that have used them
+    uint8_t                    way;        // of the present node
+    uint8_t                    inputs;
+};
+
+// Called by each thread before each node `op` of a graph. Returns whether the threads must wait for each other first.
+bool selfspec_meets(struct selfspec_meetings * of, const struct ggml_compute_params * params, const struct ggml_tensor * op);
+
+// Computes `op`, called by all threads after selfspec_meets(). Returns false if upstream must compute it. forward: upstream's
+// function for nodes that one thread computes alone.
+typedef void (*selfspec_forward)(struct ggml_compute_params * params, struct ggml_tensor * op);
+bool selfspec_compute(const struct selfspec_meetings * of, struct ggml_compute_params * params, struct ggml_tensor * op, selfspec_forward forward);
 
 // Returns whether each of n_tokens tokens must get the bits that it has alone. Products that are not computed here are then
 // computed token by token, without tiles and without upstream's product of four rows at once.
