@@ -172,9 +172,11 @@ bool selfspec_meets(selfspec_meetings * of, const ggml_compute_params * params, 
     if (meets) {
         of->n = 0;
     }
-    const bool by_first = any_unsettled(*of, [&](const ggml_tensor * other, Way) { return way == PRODUCT && Range(op->src[1]).overlaps(Range(other)); });
+    const bool with_first = way == PRODUCT && any_unsettled(*of, [&](const ggml_tensor * other, Way) {
+        return Range(op->src[1]).overlaps(Range(other));
+    });
     of->way    = way;
-    of->inputs = (int) (is_ready ? Inputs::ready : by_first ? Inputs::only_with_first : Inputs::unready);
+    of->inputs = (int) (is_ready ? Inputs::ready : with_first ? Inputs::only_with_first : Inputs::unready);
     note(*of, op, way);
     return meets;
 }

@@ -65,10 +65,10 @@ std::vector<selfspec_span> selfspec_session::admit(const selfspec_facts & known,
     return spans;
 }
 
-// Returns the position in RoPE of a row that continues a sequence at this position. With M-RoPE a cell remembers its positions
-// in the second and third dimension, and a picture ends where the larger of them does.
+// Returns the position in RoPE of a row that continues a sequence at this position, in a model with M-RoPE. A cell remembers its
+// positions in the second and third dimension, and a picture ends where the larger of them does.
 llama_pos selfspec_session::rope_pos(int32_t seq_id, int64_t pos) const {
-    const auto * cache = model.hparams.n_pos_per_embd() > 1 ? cache_of(ctx->get_memory()) : nullptr;
+    const auto * cache = cache_of(ctx->get_memory());
     if (!cache) {
         return (llama_pos) pos;
     }
@@ -83,6 +83,9 @@ llama_pos selfspec_session::rope_pos(int32_t seq_id, int64_t pos) const {
 
 // Returns what selfspec_batch::rope_shift is for these rows.
 std::vector<llama_pos> selfspec_session::rope_shifts(const selfspec_rows & rows, const std::vector<selfspec_span> & spans) const {
+    if (model.hparams.n_pos_per_embd() == 1) {
+        return {};
+    }
     std::map<int32_t, llama_pos> shifts;
     for (const auto & span : spans) {
         shifts[span.seq_id] = rope_pos(span.seq_id, span.first) - (llama_pos) span.first;
