@@ -247,6 +247,40 @@ def test_rows_that_do_not_fit_into_a_pass(tiny: TinyModel, new_context: NewConte
         context.run(rows, Pass(embedded=PictureRows(states, is_causal=True)))
 
 
+def decode_rows(context: Context, states: NDArray[np.float32], grid: Any, pos: int) -> None:
+    """Evaluate rows of a picture as llama.cpp does with M-RoPE."""
+    n = len(states)
+    places = [pos] * n + [pos + row for row, _ in grid] + [pos + column for _, column in grid]
+    seq_id = ctypes.c_int32(0)
+    batch = llama.llama_batch(
+        n, None, states.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+        (ctypes.c_int32 * (4 * n))(*places), (ctypes.c_int32 * n)(*[1] * n),
+        (ctypes.POINTER(ctypes.c_int32) * n)(*[ctypes.pointer(seq_id)] * n), (ctypes.c_int8 * n)(),
+    )  # fmt: skip
+    assert not llama.llama_decode(context.handle, batch)
+
+
+def test_rows_that_are_wider_than_the_model(tiny: TinyModel, new_context: NewContext) -> None:
+    """Qwen3-VL's, of which the first blocks add a part each."""
+    model = tiny("qwen3vl")
+    assert model.n_embd_in == 3 * model.n_embd
+    states = np.random.default_rng(0).standard_normal((6, model.n_embd_in), np.float32)
+    grid = np.array([(i // 3, i % 3) for i in range(6)], np.int32)
+    other = new_context(model)
+    decode(other, [5, 6, 7], 0)
+    decode_rows(other, states, grid, 3)
+    want = decode(other, [8, 9], 6)
+
+    context = new_context(model)
+    context.decode([5, 6, 7], outputs="none")
+    rows = PictureRows(Hidden(states), is_causal=True, grid=grid)
+    for first, n in ((0, 4), (4, 2)):
+        ids = [-1 - first - i for i in range(n)]
+        context.run(Rows.of(0, 3 + first, ids, "none"), Pass(embedded=rows.part(first, n)))
+    found = context.decode([8, 9], outputs="last").logits[0]
+    np.testing.assert_allclose(found, want, atol=1e-4)
+
+
 def test_places_in_a_picture_are_given_where_the_model_needs_them(
     tiny: TinyModel, new_context: NewContext
 ) -> None:

@@ -59,6 +59,7 @@ class Arch:
     partial_rotary: bool = False
     window_period: int = 0  # every n-th block attends to everything, the others to a window
     rope_sections: tuple[int, ...] = ()  # pairs of values by dimension of RoPE, with M-RoPE
+    n_deepstack: int = 0  # blocks that add a part of a picture's row, which is so many times wider
 
 
 ARCHS = {
@@ -76,8 +77,10 @@ ARCHS = {
     "qwen3moe": Arch(qk_norm=True, ffn="experts"),
     "qwen2moe": Arch(qkv_bias=True, ffn="experts", shared_expert=True),
     "qwen2vl": Arch(qkv_bias=True, rope_sections=(4, 6, 6, 0)),
+    "qwen3vl": Arch(qk_norm=True, rope_sections=(6, 5, 5, 0), n_deepstack=2),
 }  # fmt: skip
-ARCHITECTURES: tuple[str, ...] = tuple(ARCHS)
+# qwen3vl differs from qwen2vl in pictures only
+ARCHITECTURES: tuple[str, ...] = tuple(name for name in ARCHS if name != "qwen3vl")
 
 
 @dataclass(frozen=True)
@@ -326,6 +329,8 @@ def _add_hparams(writer: GGUFWriter, arch: Arch, kept: list[int], n_embd: int, n
     writer.add_rope_dimension_count(ROTARY_DIM_PARTIAL if arch.partial_rotary else HEAD_DIM)
     if arch.rope_sections:
         writer.add_rope_dimension_sections(arch.rope_sections)
+    if arch.n_deepstack:
+        writer.add_uint32(f"{writer.arch}.n_deepstack_layers", arch.n_deepstack)
     if not arch.fused_qkv:
         writer.add_key_length(HEAD_DIM)
         writer.add_value_length(HEAD_DIM)
@@ -466,7 +471,7 @@ def _check_arguments(
     arch: str, n_layer: int, n_embd: int, qtype: str, vocab: str, *blocks: Collection[int]
 ) -> None:
     for what, value, allowed in (
-        ("architecture", arch, ARCHITECTURES),
+        ("architecture", arch, tuple(ARCHS)),
         ("type", qtype, tuple(FILE_TYPES)),
         ("vocabulary", vocab, VOCABULARIES),
     ):
