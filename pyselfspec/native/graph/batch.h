@@ -54,7 +54,7 @@ struct selfspec_batch {
     selfspec_best * best       = nullptr; // [n_tokens]
     float         * listed     = nullptr; // [n_tokens, n_among] receives the logits of the listed tokens
 
-    std::vector<llama_pos> rope_shift; // [n_tokens] see selfspec_rope_shift(); empty: none
+    std::vector<int32_t> rope_shift; // [n_tokens] see selfspec_rope_shift(); empty: none
 
     // written while a graph is built
     struct report {

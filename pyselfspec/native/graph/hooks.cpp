@@ -38,7 +38,7 @@ selfspec_batch::selfspec_batch(selfspec_pass pass, int32_t n_layer) : pass(std::
     found.ended.assign(n_layer, 0);
 }
 
-llama_pos selfspec_rope_shift(const selfspec_batch_ptr & batch, int32_t row) {
+int32_t selfspec_rope_shift(const selfspec_batch_ptr & batch, int32_t row) {
     return batch && !batch->rope_shift.empty() ? batch->rope_shift[row] : 0;
 }
 

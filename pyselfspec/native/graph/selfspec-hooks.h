@@ -4,7 +4,6 @@
 #pragma once
 
 #include "abi/selfspec.h"
-#include "llama.h"
 #include "threads/thread_count.h"
 
 #include <cstdint>
@@ -118,7 +117,7 @@ bool selfspec_in_place(const selfspec_batch_ptr & batch);
 // second and third dimension, and the fourth is that of its first.
 
 // Returns what is added to the position of a row of the batch to get its position in RoPE.
-llama_pos selfspec_rope_shift(const selfspec_batch_ptr & batch, int32_t row);
+int32_t selfspec_rope_shift(const selfspec_batch_ptr & batch, int32_t row);
 
 // Sets RoPE's input. Returns false where all positions are those of the cells, as upstream assumes.
 bool selfspec_set_rope(const llama_ubatch & ubatch, ggml_tensor * pos);

@@ -82,18 +82,18 @@ llama_pos selfspec_session::rope_pos(int32_t seq_id, int64_t pos) const {
 }
 
 // Returns what selfspec_batch::rope_shift is for these rows.
-std::vector<llama_pos> selfspec_session::rope_shifts(const selfspec_rows & rows, const std::vector<selfspec_span> & spans) const {
+std::vector<int32_t> selfspec_session::rope_shifts(const selfspec_rows & rows, const std::vector<selfspec_span> & spans) const {
     if (model.hparams.n_pos_per_embd() == 1) {
         return {};
     }
-    std::map<int32_t, llama_pos> shifts;
+    std::map<int32_t, int32_t> shifts;
     for (const auto & span : spans) {
         shifts[span.seq_id] = rope_pos(span.seq_id, span.first) - (llama_pos) span.first;
     }
     if (std::all_of(shifts.begin(), shifts.end(), [](const auto & each) { return each.second == 0; })) {
         return {};
     }
-    std::vector<llama_pos> of_rows(rows.n);
+    std::vector<int32_t> of_rows(rows.n);
     rows.each_sequence([&](int32_t i, int32_t seq_id) { of_rows[i] = shifts[seq_id]; });
     return of_rows;
 }

@@ -134,7 +134,7 @@ private:
     // The steps of a pass that decode() and draft heads share.
     std::vector<selfspec_span> admit(const selfspec_facts & known, const selfspec_request & asked) const;
     llama_pos rope_pos(int32_t seq_id, int64_t pos) const;
-    std::vector<llama_pos> rope_shifts(const selfspec_rows & rows, const std::vector<selfspec_span> & spans) const;
+    std::vector<int32_t> rope_shifts(const selfspec_rows & rows, const std::vector<selfspec_span> & spans) const;
     void fill(const selfspec_rows & rows, const float * states = nullptr, size_t n_embd = 0);
     void run (selfspec_request & asked, const std::vector<selfspec_span> & spans, int32_t n_outputs, ggml_cgraph ** graph = nullptr);
     void leave_best() noexcept;
