@@ -59,7 +59,7 @@ class Arch:
     partial_rotary: bool = False
     window_period: int = 0  # every n-th block attends to everything, the others to a window
     rope_sections: tuple[int, ...] = ()  # pairs of values by dimension of RoPE, with M-RoPE
-    n_deepstack: int = 0  # blocks that add a part of a picture's row, which is so many times wider
+    n_deepstack: int = 0  # blocks that add a part of a picture's row each
 
 
 ARCHS = {
