@@ -318,7 +318,6 @@ class Context(Closing):
             require_positions(self, rows)
             if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
-            self.abilities.require_rollback()
             self._begin_pass(rows, what)
             try:
                 calls.decode_picture(

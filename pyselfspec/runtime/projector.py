@@ -43,11 +43,6 @@ class Projector(Closing):
         projector_file.check(self.path)
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
         require_range("n_threads", n_threads, 1, N_THREADS_MAX)
-        if model.state_bytes:
-            raise UnsupportedError(
-                f"architecture {model.file.architecture}: pictures need a memory without recurrent "
-                "states"
-            )
         on_gpu = model.n_gpu_layers > 0
         with model.in_use:
             handle = ffi.open_projector(self.path, model.handle, n_threads, on_gpu)

@@ -7,6 +7,8 @@
 #include "llama-kv-cache-dsa.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
 #include "llama-model.h"
 
 #include <algorithm>
@@ -22,6 +24,17 @@ const llama_kv_cache * cache_of(const llama_memory_i * memory) {
         return pair->get_mla();
     }
     return dynamic_cast<const llama_kv_cache *>(memory);
+}
+
+// Returns the cache that cache_of() returns, or that of the attention beside recurrent states.
+const llama_kv_cache * attention_cache_of(const llama_memory_i * memory) {
+    if (const auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory)) {
+        return hybrid->get_mem_attn();
+    }
+    if (const auto * hybrid = dynamic_cast<const llama_memory_hybrid_iswa *>(memory)) {
+        return hybrid->get_mem_attn()->get_base();
+    }
+    return cache_of(memory);
 }
 
 // Returns the cell of a position of the sequence, or -1 if the sequence does not hold it.
@@ -68,7 +81,7 @@ std::vector<selfspec_span> selfspec_session::admit(const selfspec_facts & known,
 // Returns the position in RoPE of a row that continues a sequence at this position, in a model with M-RoPE. A cell remembers its
 // positions in the second and third dimension, and a picture ends where the larger of them does.
 llama_pos selfspec_session::rope_pos(int32_t seq_id, int64_t pos) const {
-    const auto * cache = cache_of(ctx->get_memory());
+    const auto * cache = attention_cache_of(ctx->get_memory());
     if (!cache) {
         return (llama_pos) pos;
     }

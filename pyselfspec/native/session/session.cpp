@@ -154,7 +154,10 @@ void selfspec_session::decode_states(const selfspec_picture_rows & rows) {
     if (is_flat == (rows.grid != nullptr)) {
         selfspec_refuse(is_flat ? "rows of a picture have no places in it in this model" : "rows of a picture need their places in it in this model");
     }
-    const auto      request = std::make_shared<selfspec_batch>(selfspec_pass(), n_layer);
+    const std::vector<selfspec_span> spans = { { rows.seq_id, rows.pos, rows.pos + rows.n - 1 } };
+    selfspec_pass pass;
+    rollback.begin(spans, pass);
+    const auto      request = std::make_shared<selfspec_batch>(std::move(pass), n_layer);
     const size_t    width   = model.hparams.n_embd_inp();
     const llama_pos corner  = is_flat ? 0 : rope_pos(rows.seq_id, rows.pos - rows.n_before);
     batch.clear();
@@ -173,6 +176,7 @@ void selfspec_session::decode_states(const selfspec_picture_rows & rows) {
     const attachment   attached(*this, request);
     const attention_of attention(*ctx, rows.is_causal);
     require_done(undone_if_failed({ { rows.seq_id, rows.pos } }, [&] { return ctx->decode(batch); }), rows.n, "");
+    rollback.ran(spans, nullptr);
 }
 
 void selfspec_session::embed(int32_t n_tokens, const int32_t * tokens) {
