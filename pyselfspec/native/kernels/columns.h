@@ -1,4 +1,8 @@
 // What products with interleaved rows share: eight rows side by side, eight values of each in turn.
+//
+// A vector of weights has EACH values of every row, so that each row has its own 32-bit lanes in a product of bytes, and no sum
+// crosses rows. With AVX-512 a row has two lanes, which are added at the end. With AVX2 it has one, and the rows are in the order
+// 0, 1, 4, 5, 2, 3, 6, 7, in which one shuffle takes four values of each from two vectors.
 #pragma once
 
 #include "product.h"
@@ -7,6 +11,13 @@
 #include "ggml-common.h"
 
 #include <cstdint>
+
+// A tile keeps its weights in registers only if nothing that takes them is called. With AddressSanitizer that takes minutes to compile.
+#if defined(__SANITIZE_ADDRESS__)
+#define SELFSPEC_TILE [[gnu::noinline]]
+#else
+#define SELFSPEC_TILE [[gnu::flatten, gnu::noinline]]
+#endif
 
 namespace selfspec {
 
@@ -22,7 +33,6 @@ struct block_iq4_xsx8 {
 void interleave(const block_iq4_xs * const (&rows)[8], block_iq4_xsx8 & to);  // columns_iq4_xs.cpp
 
 #if defined(SELFSPEC_KERNELS)
-Scheme iq4_xs_column_scheme();
 Scheme k_column_scheme(ggml_type type);  // columns_k.cpp
 #endif
 
@@ -30,71 +40,122 @@ Scheme k_column_scheme(ggml_type type);  // columns_k.cpp
 
 namespace {
 
-constexpr int ROWS  = VB/8;    // rows in a vector: all eight, or with AVX2 half of them
-constexpr int PARTS = 8/ROWS;
+constexpr int EACH    = VB/8;     // values of a row in a vector
+constexpr int PER_RUN = 32/EACH;  // vectors that hold 32 values of every row
+
+// Tokens that a kernel takes at once. Fewer accumulators than rows times tokens: with AVX2, too, eight tokens fit.
+constexpr int COLUMN_TILE = 8;
 
 #if defined(SELFSPEC_AVX512)
-inline vf pairs(__m256 x) {  // every value twice
+
+// Vector i of the bytes at p.
+inline vi eight_rows(const void * p, int i)    { return load((const char *) p + 64*i); }
+
+// EACH bytes of a token, for every row.
+inline vi for_rows(const void * p)             { return repeat8(p); }
+
+// One of these for every row, in all its lanes: halves, bytes, signed bytes as 32 bits, and signed bytes as 16 bits.
+inline vf row_floats(__m256 x) {
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(x));
 }
-inline vf pair_scales(const ggml_half * d)   { return pairs(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d))); }
-inline vf pair_bytes(__m128i x)              { return pairs(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x))); }
-inline vi pair_ints(__m128i x)               { return _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(x, x)); }
-inline vi pair_signed_ints(__m128i x)        { return _mm512_cvtepi8_epi32(_mm_unpacklo_epi8(x, x)); }
-inline vi mul32(vi a, vi b)                  { return _mm512_mullo_epi32(a, b); }
-inline vi bytes_to_64(__m128i x)             { return _mm512_cvtepu8_epi64(x); }
-inline vi signed_to_64(__m128i x)            { return _mm512_cvtepi8_epi64(x); }
-inline void store_pair_sums(float * to, vf x) {
+inline vf row_halves(const ggml_half * d)      { return row_floats(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d))); }
+inline vf row_bytes(__m128i x)                 { return row_floats(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x))); }
+inline vi row_ints(__m128i x)                  { return _mm512_cvtepi8_epi32(_mm_unpacklo_epi8(x, x)); }
+inline vi row_words(__m128i x) {
+    const __m128i low = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 8, 9, 8, 9, 8, 9, 8, 9);
+    return shuffle8(_mm512_cvtepi8_epi64(x), low);
+}
+
+// EACH/2 bytes of every row as 16 bits, from vectors of two bytes of every row.
+inline vi byte_pairs(const __m128i * x) {
+    const __m256i bytes = _mm256_set_m128i(_mm_unpackhi_epi16(x[0], x[1]), _mm_unpacklo_epi16(x[0], x[1]));
+    return _mm512_cvtepi8_epi16(bytes);
+}
+
+inline void store_rows(float * to, vf x) {
     const vf sums = _mm512_add_ps(x, _mm512_shuffle_ps(x, x, 0xb1));
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm256_storeu_ps(to, _mm512_castps512_ps256(_mm512_permutexvar_ps(even, sums)));
 }
-inline vi fours_of(__m128i ab, __m128i cd, int, bool is_signed) {
-    const __m256i bytes = _mm256_set_m128i(_mm_unpackhi_epi16(ab, cd), _mm_unpacklo_epi16(ab, cd));
-    return is_signed ? _mm512_cvtepi8_epi16(bytes) : _mm512_cvtepu8_epi16(bytes);
-}
+
 #else
-inline vf pairs(__m128 x) {
-    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(x), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+
+inline vi eight_rows(const void * p, int i) {
+    const char * at = (const char *) p + 64*(i/2);
+    const vf a = as_floats(load(at)), b = as_floats(load(at + 32));
+    return as_ints(i%2 == 0 ? _mm256_shuffle_ps(a, b, 0x88) : _mm256_shuffle_ps(a, b, 0xdd));
 }
-inline vf pair_scales(const ggml_half * d)   { return pairs(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *) d))); }
-inline vf pair_bytes(__m128i x)              { return pairs(_mm_cvtepi32_ps(_mm_cvtepu8_epi32(x))); }
-inline vi pair_ints(__m128i x)               { return _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(x, x)); }
-inline vi pair_signed_ints(__m128i x)        { return _mm256_cvtepi8_epi32(_mm_unpacklo_epi8(x, x)); }
-inline vi mul32(vi a, vi b)                  { return _mm256_mullo_epi32(a, b); }
-inline vi bytes_to_64(__m128i x)             { return _mm256_cvtepu8_epi64(x); }
-inline vi signed_to_64(__m128i x)            { return _mm256_cvtepi8_epi64(x); }
-inline void store_pair_sums(float * to, vf x) {
-    const vf sums = _mm256_add_ps(x, _mm256_shuffle_ps(x, x, 0xb1));
-    const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0);
-    _mm_storeu_ps(to, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(sums, even)));
+inline vi for_rows(const void * p)             { int32_t x; memcpy(&x, p, 4); return repeat32(x); }
+inline __m128i ordered_bytes(__m128i x)        { return _mm_shufflelo_epi16(x, 0xd8); }
+inline __m128i ordered_words(__m128i x)        { return _mm_shuffle_epi32(x, 0xd8); }
+inline vf row_halves(const ggml_half * d)      { return _mm256_cvtph_ps(ordered_words(_mm_loadu_si128((const __m128i *) d))); }
+inline vf row_bytes(__m128i x)                 { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(ordered_bytes(x))); }
+inline vi row_ints(__m128i x)                  { return _mm256_cvtepi8_epi32(ordered_bytes(x)); }
+inline vi row_words(__m128i x)                 { return _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(ordered_bytes(x), ordered_bytes(x))); }
+inline vi byte_pairs(const __m128i * x)        { return _mm256_cvtepi8_epi16(ordered_words(x[0])); }
+inline void store_rows(float * to, vf x) {
+    _mm256_storeu_pd((double *) to, _mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
 }
-inline vi fours_of(__m128i ab, __m128i cd, int part, bool is_signed) {
-    const __m128i bytes = part == 0 ? _mm_unpacklo_epi16(ab, cd) : _mm_unpackhi_epi16(ab, cd);
-    return is_signed ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
-}
+
 #endif
 
-// Four bytes of each row of a part as words, side by side. ab: bytes a and b of row 0, of row 1, and so on; cd likewise.
-inline vi fours(__m128i ab, __m128i cd, int part)        { return fours_of(ab, cd, part, false); }
-inline vi signed_fours(__m128i ab, __m128i cd, int part) { return fours_of(ab, cd, part, true); }
-
-inline vf pair_powers(const uint8_t * e) {
-    return power_of_two(pair_ints(_mm_loadl_epi64((const __m128i *) e)));
-}
-
-template <int T> void clear(vf (&sums)[PARTS][T]) {
-    for (auto & of_part : sums) {
-        each<T>([&](auto t) { of_part[t] = zero(); });
+// Calls f(t) for T tokens. With AVX2 the bodies for more than four are long, and a loop is as fast.
+template <int T, typename F> [[gnu::always_inline]] inline void each_token(F f) {
+    if constexpr (VB == 64 || T <= 4) {
+        each<T>(f);
+    } else {
+#pragma GCC unroll 1
+        for (int t = 0; t < T; t++) {
+            f(t);
+        }
     }
 }
 
-template <int T> void store_sums(const vf (&sums)[PARTS][T], const Token * tokens, int64_t row) {
+inline __m128i eight_bytes(const void * p) { return _mm_loadl_epi64((const __m128i *) p); }
+
+// The functions below take vector i of the weights as w(i). A kernel of one token computes it there: there are not enough registers
+// for all of them.
+
+// Sums of products of bytes, 16 bits each: of the N vectors from FIRST on.
+template <int FIRST, int N, typename W> vi sum_of_products(W w, const int8_t * values) {
+    if constexpr (N == 1) {
+        return dot2(w(FIRST), for_rows(values + EACH*FIRST));
+    } else {
+        return add16(sum_of_products<FIRST, N/2>(w, values), sum_of_products<FIRST + N/2, N/2>(w, values));
+    }
+}
+
+// How many of N products of two bytes fit into 16 bits if the unsigned ones are below LIMIT.
+template <int N, int LIMIT> constexpr int fitting() {
+    return N == 1 || N*2*127*(LIMIT - 1) < 1 << 15 ? N : fitting<N/2, LIMIT>();
+}
+
+// Adds the products of N vectors of weights below LIMIT, from FIRST on, times factors of 16 bits.
+template <int LIMIT, int FIRST, int N, typename W> vi add_products(vi total, W w, const int8_t * values, vi factors) {
+    constexpr int FIT = fitting<N, LIMIT>();
+    each<N/FIT>([&](auto i) { total = mac2(total, sum_of_products<FIRST + FIT*i, FIT>(w, values), factors); });
+    return total;
+}
+
+// Adds the products of 32 weights below LIMIT of every row.
+template <int LIMIT, typename W> vi add_run(vi total, W w, const int8_t * values) {
+    if constexpr (!HAS_VNNI) {
+        return add_products<LIMIT, 0, PER_RUN>(total, w, values, repeat16(1));
+    }
+    each<PER_RUN>([&](auto i) { total = dot4(total, w(i), for_rows(values + EACH*i)); });
+    return total;
+}
+
+// The same for signed weights with SIGN_OFFSET.
+template <typename W> vi add_signed_run(vi total, W w, const int8_t * values) {
+    each<PER_RUN>([&](auto i) { total = dot4_signed(total, w(i), for_rows(values + EACH*i)); });
+    return total;
+}
+
+template <int T> void store_sums(const vf (&sums)[T], const Token * tokens, int64_t row) {
     for (int t = 0; t < T; t++) {
-        for (int part = 0; part < PARTS; part++) {
-            store_pair_sums(tokens[t].out + row + ROWS*part, sums[part][t]);
-        }
+        store_rows(tokens[t].out + row, sums[t]);
     }
 }
 

@@ -1,5 +1,6 @@
-// K-quants that upstream has repacked: eight rows side by side, eight values of each in turn (block_q4_Kx8, block_q5_Kx8,
-// block_q2_Kx8, block_q6_Kx8). A block has 256 values of each row, which are eight runs of 32.
+// Blocks of 256 weights with eight rows side by side: K-quants that upstream has repacked, eight values of each row in turn
+// (block_q4_Kx8, block_q5_Kx8, block_q2_Kx8, block_q6_Kx8), and IQ4_XS in a layout of ours. A block has 256 values of each row,
+// which are eight runs of 32.
 #include "columns.h"
 
 #if defined(__AVX2__) && defined(SELFSPEC_KERNELS)
@@ -11,47 +12,99 @@ namespace selfspec {
 
 namespace {
 
-// The low bytes of x, each as four words.
-inline vi four_words(vi of_64_bits) {
-    const __m128i low = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 8, 9, 8, 9, 8, 9, 8, 9);
-    return shuffle8(of_64_bits, low);
+// A type of blocks is a struct of some runs of a block, RUNS of each of GROUPS groups. It has
+//   weights(run, j)         vector j of a run, unsigned bytes
+//   scale(run)              what a run's products are multiplied by
+//   pairs(i)                two bytes of every row that belong to sums of the token's values: minimums, or scales
+//   add(total, w, values, scale)   the total of a row's lanes with the scaled products of a run
+//   finish(b, total, below, scale_in, sum)   below: of the bytes in `pairs` times the token's sums
+constexpr int PAIRS_AT_ONCE = EACH/4;
+
+template <typename K> constexpr int N_PAIRS = K::GROUPS*K::PAIRS;
+
+// Products of the sums of tokens' values and the bytes that belong to them. Each pair of bytes has two sums.
+template <typename K, int T> void multiply_sums(const __m128i * pairs, const Token * tokens, int64_t i, vi (&below)[T]) {
+    each<T>([&](auto t) { below[t] = zero_i(); });
+    each<N_PAIRS<K>/PAIRS_AT_ONCE>([&](auto m) {
+        const vi bytes = byte_pairs(pairs + PAIRS_AT_ONCE*m);
+        each_token<T>([&](auto t) {
+            const int16_t * sums = tokens[t].in.sums + 2*N_PAIRS<K>*i + 2*PAIRS_AT_ONCE*m;
+            below[t] = mac2(below[t], bytes, for_rows(sums));
+        });
+    });
 }
-inline vi each_of_four(__m128i x)        { return four_words(bytes_to_64(x)); }
-inline vi each_of_four_signed(__m128i x) { return four_words(signed_to_64(x)); }
+
+template <typename K, int T>
+SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Token * tokens, int64_t row) {
+    vf sums[T];
+    each<T>([&](auto t) { sums[t] = zero(); });
+    for (int64_t i = 0; i < n_blocks; i++) {
+        prefetch<sizeof(b[i])>(b + i);
+        typename K::Total totals[T];
+        each<T>([&](auto t) { totals[t] = K::none(); });
+        __m128i pairs[N_PAIRS<K>];
+        for (int group = 0; group < K::GROUPS; group++) {
+            const K of(b[i], group);
+            each<K::PAIRS>([&](auto p) { pairs[K::PAIRS*group + p] = of.pairs(p); });
+            each<K::RUNS>([&](auto run) {
+                const auto computed = [&](int j) { return of.template weights<run>(j); };
+                vi kept[PER_RUN];
+                if constexpr (T > 1) {
+                    each<PER_RUN>([&](auto j) { kept[j] = computed(j); });
+                }
+                const auto weights = [&](int j) { return T > 1 ? kept[j] : computed(j); };
+                const auto scale   = of.template scale<run>();
+                each_token<T>([&](auto t) {
+                    const auto values = (const int8_t *) tokens[t].in.values + 256*i + 32*(K::RUNS*group + run);
+                    totals[t] = K::add(totals[t], weights, values, scale);
+                });
+            });
+        }
+        vi below[T];
+        multiply_sums<K>(pairs, tokens, i, below);
+        each_token<T>([&](auto t) { sums[t] = K::finish(b[i], totals[t], below[t], repeat_f(tokens[t].in.scales[i]), sums[t]); });
+    }
+    store_sums(sums, tokens, row);
+}
 
 // --- many tokens: blocks are unpacked once, into bytes and spread scales ---
 
 // For types whose bits lie apart, this saves a fifth of the time; Q4_K and Q2_K are unpacked as fast as they are read again.
-constexpr int FEW = 2*TILE;
+constexpr int FEW = 2*COLUMN_TILE;
 
-// K: a type of blocks, see Of32s.
 template <typename K> struct Unpacked {
-    vi                weights[8][4];
+    vi                weights[8][PER_RUN];
     typename K::Scale scales[8];
-    vi                mins[K::N_FOURS];
+    __m128i           pairs[N_PAIRS<K>];
+
+    void read(const typename K::block & b) {
+        for (int group = 0; group < K::GROUPS; group++) {
+            const K of(b, group);
+            each<K::PAIRS>([&](auto p) { pairs[K::PAIRS*group + p] = of.pairs(p); });
+            each<K::RUNS>([&](auto run) {
+                const int to = K::RUNS*group + run;
+                each<PER_RUN>([&](auto j) { weights[to][j] = of.template weights<run>(j); });
+                scales[to] = of.template scale<run>();
+            });
+        }
+    }
 };
 
-// Adds block i of ROWS rows times T tokens to sums. Not inlined, so that sums stay in memory and totals in registers.
+// Adds block i of eight rows times T tokens to sums. Not inlined, so that sums stay in memory and totals in registers.
 template <typename K, int T>
-[[gnu::noinline]] void add_unpacked(const Unpacked<K> & from, const typename K::block & b, int part, const Token * tokens, int64_t i,
-                                    vf * sums) {
+SELFSPEC_TILE void add_unpacked(const Unpacked<K> & from, const typename K::block & b, const Token * tokens, int64_t i, vf * sums) {
     typename K::Total totals[T];
     each<T>([&](auto t) { totals[t] = K::none(); });
 #pragma GCC unroll 1
     for (int run = 0; run < 8; run++) {
-        each<T>([&](auto t) {
-            vi a[4];
-            each<4>([&](auto j) { a[j] = repeat8(tokens[t].in.values + 256*i + 32*run + 8*j); });
-            totals[t] = K::add(totals[t], from.weights[run], a, from.scales[run]);
+        const auto weights = [&](int j) { return from.weights[run][j]; };
+        each_token<T>([&](auto t) {
+            totals[t] = K::add(totals[t], weights, (const int8_t *) tokens[t].in.values + 256*i + 32*run, from.scales[run]);
         });
     }
-    each<T>([&](auto t) {
-        vi below = zero_i();
-        each<K::N_FOURS>([&](auto m) {
-            below = mac2(below, from.mins[m], repeat8(tokens[t].in.sums + 4*K::N_FOURS*i + 4*m));
-        });
-        sums[t] = K::finish(b, part, totals[t], below, repeat_f(tokens[t].in.scales[i]), sums[t]);
-    });
+    vi below[T];
+    multiply_sums<K>(from.pairs, tokens, i, below);
+    each_token<T>([&](auto t) { sums[t] = K::finish(b, totals[t], below[t], repeat_f(tokens[t].in.scales[i]), sums[t]); });
 }
 
 // AT_ONCE blocks of eight rows fit into the first-level cache beside the activations of a tile.
@@ -59,43 +112,52 @@ template <typename K>
 void many(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     constexpr int64_t AT_ONCE = 4;
     const int64_t n_blocks = weights.k/256;
-    Unpacked<K> unpacked[AT_ONCE][PARTS];
-    vf sums[PARTS][MAX_TOKENS];
+    Unpacked<K> unpacked[AT_ONCE];
+    vf sums[MAX_TOKENS];
     for (int64_t row = row0; row < row1; row += 8) {
         const auto b = (const typename K::block *) (weights.data + row*weights.row_size);
-        for (auto & of_part : sums) {
-            std::fill_n(of_part, n_tokens, zero());
-        }
+        std::fill_n(sums, n_tokens, zero());
         for (int64_t i0 = 0; i0 < n_blocks; i0 += AT_ONCE) {
             const int64_t i1 = std::min(i0 + AT_ONCE, n_blocks);
             for (int64_t i = i0; i < i1; i++) {
                 prefetch<sizeof(b[i])>(b + i);
-                for (int part = 0; part < PARTS; part++) {
-                    Unpacked<K> & to = unpacked[i - i0][part];
-                    K::unpack(b[i], part, to.weights, to.scales, to.mins);
-                }
+                unpacked[i - i0].read(b[i]);
             }
-            in_tiles<TILE>(n_tokens, [&](auto n, int first) {
+            in_tiles<COLUMN_TILE>(n_tokens, [&](auto n, int first) {
                 for (int64_t i = i0; i < i1; i++) {
-                    for (int part = 0; part < PARTS; part++) {
-                        add_unpacked<K, n>(unpacked[i - i0][part], b[i], part, tokens + first, i, sums[part] + first);
-                    }
+                    add_unpacked<K, n>(unpacked[i - i0], b[i], tokens + first, i, sums + first);
                 }
             });
         }
         for (int t = 0; t < n_tokens; t++) {
-            for (int part = 0; part < PARTS; part++) {
-                store_pair_sums(tokens[t].out + row + ROWS*part, sums[part][t]);
-            }
+            store_rows(tokens[t].out + row, sums[t]);
         }
     }
+}
+
+template <typename K, bool UNPACKS = false>
+void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
+    if (UNPACKS && n_tokens > FEW) {
+        return many<K>(weights, row0, row1, tokens, n_tokens);
+    }
+    for (int64_t row = row0; row < row1; row += 8) {
+        const auto b = (const typename K::block *) (weights.data + row*weights.row_size);
+        in_tiles<COLUMN_TILE>(n_tokens, [&](auto n, int t) { tile<K, n>(b, weights.k/256, tokens + t, row); });
+    }
+}
+
+// The blocks' scales and minimums for the whole of it.
+template <typename B> vf add_scaled(const B & b, vf total, vi below, vf scale_in, vf sum) {
+    sum = fma(total, mul(row_halves(b.d), scale_in), sum);
+    return fnma(to_float(below), mul(row_halves(b.dmin), scale_in), sum);
 }
 
 // --- Q4_K and Q5_K: blocks of 256 with eight 6-bit scales and minimums per row ---
 
 // Scales and minimums of sub-block `sub`, eight rows each.
 struct ScalesAndMins {
-    __m128i both;
+    __m128i scales, mins;
+
     ScalesAndMins(const uint8_t * packed, int sub) {
         uint32_t u[3];
         memcpy(u, packed + 12*sub, 12);
@@ -103,295 +165,182 @@ struct ScalesAndMins {
         const uint32_t s1 = (u[2] & 0x0f0f0f0f) | (((u[0] >> 6) & 0x03030303) << 4);
         const uint32_t m0 = u[1] & 0x3f3f3f3f;
         const uint32_t m1 = ((u[2] >> 4) & 0x0f0f0f0f) | (((u[1] >> 6) & 0x03030303) << 4);
-        both = _mm_setr_epi32((int) s0, (int) s1, (int) m0, (int) m1);
+        scales = _mm_setr_epi32((int) s0, (int) s1, (int) m0, (int) m1);
+        mins   = _mm_srli_si128(scales, 8);
     }
-    __m128i scales(int part) const { return part == 0 ? both : _mm_srli_si128(both, 4); }
-    __m128i mins() const           { return _mm_srli_si128(both, 8); }
 };
 
 // Sums of products times scales: integers below 2^24, so exact in both forms. Without VNNI the scales multiply 16-bit sums.
-struct Scaled {
+template <int LIMIT> struct Scaled {
 #if defined(SELFSPEC_VNNI)
-    using Sum = vf;
+    using Total = vf;
     static vf none()                { return zero(); }
-    static vf scale(__m128i bytes)  { return pair_bytes(bytes); }
-    static vf add(vf sum, const vi (&w)[4], const vi (&a)[4], vf scale) {
-        return fma(to_float(dot16(zero_i(), w, a)), scale, sum);
+    static vf spread(__m128i bytes) { return row_bytes(bytes); }
+    template <typename W> static vf add(vf total, W w, const int8_t * values, vf scale) {
+        return fma(to_float(add_run<LIMIT>(zero_i(), w, values)), scale, total);
     }
-    static vf total(vf sum)         { return sum; }
+    static vf floats(vf total)      { return total; }
 #else
-    using Sum = vi;
+    using Total = vi;
     static vi none()                { return zero_i(); }
-    static vi scale(__m128i bytes)  { return each_of_four(bytes); }
-    static vi add(vi sum, const vi (&w)[4], const vi (&a)[4], vi scale) { return add32(sum, mac2(dot8(w, a), scale)); }
-    static vf total(vi sum)         { return to_float(sum); }
+    static vi spread(__m128i bytes) { return row_words(bytes); }
+    template <typename W> static vi add(vi total, W w, const int8_t * values, vi scale) {
+        return add_products<LIMIT, 0, PER_RUN>(total, w, values, scale);
+    }
+    static vf floats(vi total)      { return to_float(total); }
 #endif
+    using Scale = Total;
 };
 
 // Adds bit `bit` of the bytes in qh, which have the fifth bits of eight sub-blocks. A block of Q4_K has none.
-inline vi with_fifth_bit(const block_q4_Kx8 &, vi w, int, int)            { return w; }
-inline vi with_fifth_bit(const block_q5_Kx8 & b, vi w, int first, int bit) {
-    return add_where(w, load(b.qh + first), repeat((int8_t) (1 << bit)), 16);
+inline vi with_fifth_bit(const block_q4_Kx8 &, vi w, int, int)        { return w; }
+inline vi with_fifth_bit(const block_q5_Kx8 & b, vi w, int j, int bit) {
+    return add_where(w, eight_rows(b.qh, j), repeat((int8_t) (1 << bit)), 16);
 }
 
-// Two sub-blocks of ROWS rows; `scales` for the one in the lower nibbles and the one in the upper.
-template <int T, typename B>
-void add_pair(const B & b, int pair, int part, const __m128i (&scales)[2], const Token * tokens, int64_t k,
-              Scaled::Sum (&totals)[T]) {
-    vi raw[4];
-    for (int j = 0; j < 4; j++) {
-        raw[j] = load(b.qs + 256*pair + VB*part + 64*j);
-    }
-    for (int nibble = 0; nibble < 2; nibble++) {
-        vi w[4];
-        for (int j = 0; j < 4; j++) {
-            const vi low = and_(nibble == 0 ? raw[j] : right<4>(raw[j]), repeat(15));
-            w[j] = with_fifth_bit(b, low, VB*part + 64*j, 2*pair + nibble);
-        }
-        const auto scale = Scaled::scale(scales[nibble]);
-        for (int t = 0; t < T; t++) {
-            vi a[4];
-            for (int j = 0; j < 4; j++) {
-                a[j] = repeat8(tokens[t].in.values + k + 32*nibble + 8*j);
-            }
-            totals[t] = Scaled::add(totals[t], w, a, scale);
-        }
-    }
-}
-
-template <typename B, int T>
-void tile_of_32s(const B * b, int64_t n_blocks, const Token * tokens, int64_t row) {
-    vf sums[PARTS][T];
-    clear(sums);
-    for (int64_t i = 0; i < n_blocks; i++) {
-        prefetch<sizeof(b[i])>(b + i);
-        Scaled::Sum totals[PARTS][T];
-        for (auto & of_part : totals) {
-            each<T>([&](auto t) { of_part[t] = Scaled::none(); });
-        }
-        __m128i both_mins[4];
-        for (int pair = 0; pair < 4; pair++) {
-            const ScalesAndMins lo(b[i].scales, 2*pair);
-            const ScalesAndMins hi(b[i].scales, 2*pair + 1);
-            both_mins[pair] = _mm_unpacklo_epi8(lo.mins(), hi.mins());
-#pragma GCC unroll 1  // unrolled, the activations of both parts would be spilled to memory
-            for (int part = 0; part < PARTS; part++) {
-                add_pair<T>(b[i], pair, part, {lo.scales(part), hi.scales(part)}, tokens, 256*i + 64*pair, totals[part]);
-            }
-        }
-        for (int part = 0; part < PARTS; part++) {
-            const vf d    = pair_scales(b[i].d + ROWS*part);
-            const vf dmin = pair_scales(b[i].dmin + ROWS*part);
-            const vi mins[2] = {fours(both_mins[0], both_mins[1], part), fours(both_mins[2], both_mins[3], part)};
-            for (int t = 0; t < T; t++) {
-                const vf scale_in = repeat_f(tokens[t].in.scales[i]);
-                vi below = zero_i();
-                for (int four = 0; four < 2; four++) {
-                    below = mac2(below, mins[four], repeat8(tokens[t].in.sums + 8*i + 4*four));
-                }
-                sums[part][t] = fma(Scaled::total(totals[part][t]), mul(d, scale_in), sums[part][t]);
-                sums[part][t] = fnma(to_float(below), mul(dmin, scale_in), sums[part][t]);
-            }
-        }
-    }
-    store_sums(sums, tokens, row);
-}
-
-// The blocks of eight scales, for many().
-template <typename B> struct Of32s {
+// Two sub-blocks: one in the lower nibbles, one in the upper.
+template <typename B, int LIMIT> struct Of32s : Scaled<LIMIT> {
     using block = B;
-    using Total = Scaled::Sum;
-    using Scale = Total;
-    static constexpr int N_FOURS = 2;
+    static constexpr int GROUPS = 4, RUNS = 2, PAIRS = 1;
+    const B &           b;
+    int                 group;
+    const ScalesAndMins sub[2];
+    vi                  raw[PER_RUN];
 
-    static void unpack(const B & b, int part, vi (&w)[8][4], Scale (&scales)[8], vi (&mins)[N_FOURS]) {
-        __m128i both_mins[4];
-        for (int pair = 0; pair < 4; pair++) {
-            const ScalesAndMins lo(b.scales, 2*pair), hi(b.scales, 2*pair + 1);
-            both_mins[pair]    = _mm_unpacklo_epi8(lo.mins(), hi.mins());
-            scales[2*pair]     = Scaled::scale(lo.scales(part));
-            scales[2*pair + 1] = Scaled::scale(hi.scales(part));
-            for (int j = 0; j < 4; j++) {
-                const vi raw = load(b.qs + 256*pair + VB*part + 64*j);
-                w[2*pair][j]     = with_fifth_bit(b, and_(raw, repeat(15)), VB*part + 64*j, 2*pair);
-                w[2*pair + 1][j] = with_fifth_bit(b, and_(right<4>(raw), repeat(15)), VB*part + 64*j, 2*pair + 1);
-            }
-        }
-        each<N_FOURS>([&](auto four) { mins[four] = fours(both_mins[2*four], both_mins[2*four + 1], part); });
+    Of32s(const B & b, int group) : b(b), group(group), sub{{b.scales, 2*group}, {b.scales, 2*group + 1}} {
+        each<PER_RUN>([&](auto j) { raw[j] = eight_rows(b.qs + 256*group, j); });
     }
-    static Total none() { return Scaled::none(); }
-    static Total add(Total total, const vi (&w)[4], const vi (&a)[4], const Scale & scale) { return Scaled::add(total, w, a, scale); }
-    static vf finish(const B & b, int part, Total total, vi below, vf scale_in, vf sum) {
-        sum = fma(Scaled::total(total), mul(pair_scales(b.d + ROWS*part), scale_in), sum);
-        return fnma(to_float(below), mul(pair_scales(b.dmin + ROWS*part), scale_in), sum);
+    template <int RUN> vi weights(int j) const {
+        return with_fifth_bit(b, and_(RUN == 0 ? raw[j] : right<4>(raw[j]), repeat(15)), j, 2*group + RUN);
+    }
+    template <int RUN> auto scale() const { return Scaled<LIMIT>::spread(sub[RUN].scales); }
+    __m128i pairs(int) const              { return _mm_unpacklo_epi8(sub[0].mins, sub[1].mins); }
+    static vf finish(const B & b, typename Scaled<LIMIT>::Total total, vi below, vf scale_in, vf sum) {
+        return add_scaled(b, Scaled<LIMIT>::floats(total), below, scale_in, sum);
     }
 };
 
-template <typename B, bool UNPACKS = false>
-void product_of_32s(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    if (UNPACKS && n_tokens > FEW) {
-        return many<Of32s<B>>(weights, row0, row1, tokens, n_tokens);
-    }
-    for (int64_t row = row0; row < row1; row += 8) {
-        const auto b = (const B *) (weights.data + row*weights.row_size);
-        in_tiles<TILE>(n_tokens, [&](auto n, int t) { tile_of_32s<B, n>(b, weights.k/256, tokens + t, row); });
-    }
-}
+using Q4_K = Of32s<block_q4_Kx8, 16>;
+using Q5_K = Of32s<block_q5_Kx8, 32>;
 
 // --- Q2_K and Q6_K: blocks of 256 with sixteen scales per row ---
 
 // Two sub-blocks of 16 are in equal bits of 32 bytes of a row, and their scales are side by side. Sums of four products of
 // weights of six bits fit 16 bits, so integer sums are multiplied by integer scales, with VNNI too.
+template <int LIMIT> struct Of16s {
+    using Total = vi;
+    struct Scale { vi first, second; };
+    static constexpr int GROUPS = 2, RUNS = 4, PAIRS = 4;
+
+    static vi none() { return zero_i(); }
+    template <typename W> static vi add(vi total, W w, const int8_t * values, const Scale & scale) {
+        total = add_products<LIMIT, 0, PER_RUN/2>(total, w, values, scale.first);
+        return add_products<LIMIT, PER_RUN/2, PER_RUN/2>(total, w, values, scale.second);
+    }
+};
 
 // Scales and minimums of four bits.
-struct Q2_K {
+struct Q2_K : Of16s<4> {
     using block = block_q2_Kx8;
     const block & b;
-    int           part;
-    vi            raw[4];
+    int           group;
+    vi            raw[PER_RUN];
 
-    Q2_K(const block & b, int half, int part) : b(b), part(part) {
-        each<4>([&](auto j) { raw[j] = load(b.qs + 256*half + VB*part + 64*j); });
+    Q2_K(const block & b, int group) : b(b), group(group) {
+        each<PER_RUN>([&](auto j) { raw[j] = eight_rows(b.qs + 256*group, j); });
     }
     template <int RUN> vi weights(int j) const { return and_(right<2*RUN>(raw[j]), repeat(3)); }
 
-    __m128i both(int pair) const { return _mm_loadu_si128((const __m128i *) (b.scales + 16*pair)); }
-    template <int SIDE> vi scales(int pair) const {
-        const __m128i bytes = _mm_and_si128(part == 0 ? both(pair) : _mm_srli_si128(both(pair), 8), _mm_set1_epi8(15));
-        constexpr char A = SIDE;
-        return each_of_four(_mm_shuffle_epi8(bytes, _mm_setr_epi8(A, A + 2, A + 4, A + 6, A + 8, A + 10, A + 12, A + 14,
-                                                                  -1, -1, -1, -1, -1, -1, -1, -1)));
+    __m128i both(int run) const { return _mm_loadu_si128((const __m128i *) (b.scales + 64*group + 16*run)); }
+    template <int RUN> Scale scale() const {
+        const __m128i bytes = _mm_and_si128(both(RUN), _mm_set1_epi8(15));
+        const __m128i sides = _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+        return {row_words(sides), row_words(upper8(sides))};
     }
-    vi mins(int pair) const {  // of this pair and the next
-        const auto upper = [&](int i) { return _mm_and_si128(_mm_srli_epi16(both(i), 4), _mm_set1_epi8(15)); };
-        return fours(upper(pair), upper(pair + 1), part);
-    }
-    static vf finish(const block & b, int part, vi total, vi below, vf scale_in, vf sum) {
-        sum = fma(to_float(total), mul(pair_scales(b.d + ROWS*part), scale_in), sum);
-        return fnma(to_float(below), mul(pair_scales(b.dmin + ROWS*part), scale_in), sum);
+    __m128i pairs(int run) const { return _mm_and_si128(_mm_srli_epi16(both(run), 4), _mm_set1_epi8(15)); }
+    static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
+        return add_scaled(b, to_float(total), below, scale_in, sum);
     }
 };
 
 // Signed scales of eight bits, and weights stored with 32 added. Four low bits of a weight are in ql, two in qh.
-struct Q6_K {
+struct Q6_K : Of16s<64> {
     using block = block_q6_Kx8;
-    const block &   b;
-    const uint8_t * ql;
-    int             part;
-    vi              high[4];
+    const block & b;
+    int           group;
+    vi            high[PER_RUN];
 
-    Q6_K(const block & b, int half, int part) : b(b), ql(b.ql + 512*half + VB*part), part(part) {
-        each<4>([&](auto j) { high[j] = load(b.qh + 256*half + VB*part + 64*j); });
+    Q6_K(const block & b, int group) : b(b), group(group) {
+        each<PER_RUN>([&](auto j) { high[j] = eight_rows(b.qh + 256*group, j); });
     }
     template <int RUN> vi weights(int j) const {
-        const vi raw = load(ql + 256*(RUN%2) + 64*j);
+        const vi raw = eight_rows(b.ql + 512*group + 256*(RUN%2), j);
         const vi up  = RUN < 2 ? left<RUN == 0 ? 4 : 2>(high[j]) : right<RUN == 3 ? 2 : 0>(high[j]);
         return or_(and_(RUN < 2 ? raw : right<4>(raw), repeat(15)), and_(up, repeat(0x30)));
     }
 
-    __m128i side(int pair, int i) const { return _mm_loadl_epi64((const __m128i *) (b.scales + 16*pair + 8*i + ROWS*part)); }
-    template <int SIDE> vi scales(int pair) const { return each_of_four_signed(side(pair, SIDE)); }
-    vi mins(int pair) const {
-        const auto sides = [&](int i) { return _mm_loadu_si128((const __m128i *) (b.scales + 16*i)); };
-        const auto mixed = [&](int i) { return _mm_unpacklo_epi8(sides(i), _mm_srli_si128(sides(i), 8)); };
-        return signed_fours(mixed(pair), mixed(pair + 1), part);
-    }
-    static vf finish(const block & b, int part, vi total, vi below, vf scale_in, vf sum) {
-        const vi exact = sub32(total, left32<5>(below));
-        return fma(to_float(exact), mul(pair_scales(b.d + ROWS*part), scale_in), sum);
+    __m128i sides(int run) const { return _mm_loadu_si128((const __m128i *) (b.scales + 64*group + 16*run)); }
+    template <int RUN> Scale scale() const { return {row_words(sides(RUN)), row_words(upper8(sides(RUN)))}; }
+    __m128i pairs(int run) const           { return _mm_unpacklo_epi8(sides(run), upper8(sides(run))); }
+    static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
+        return fma(to_float(sub32(total, left32<5>(below))), mul(row_halves(b.d), scale_in), sum);
     }
 };
 
-template <typename W, int T>
-void tile_of_16s(const typename W::block * b, int64_t n_blocks, const Token * tokens, int64_t row) {
-    vf sums[PARTS][T];
-    clear(sums);
-    for (int64_t i = 0; i < n_blocks; i++) {
-        prefetch<sizeof(b[i])>(b + i);
-        for (int part = 0; part < PARTS; part++) {
-            vi totals[T];
-            vi below[T];
-            each<T>([&](auto t) {
-                totals[t] = zero_i();
-                below[t]  = zero_i();
-            });
-            for (int half = 0; half < 2; half++) {
-                const W of(b[i], half, part);
-                each<4>([&](auto run) {
-                    vi w[4];
-                    each<4>([&](auto j) { w[j] = of.template weights<run>(j); });
-                    const int pair = 4*half + run;
-                    const vi  first = of.template scales<0>(pair), second = of.template scales<1>(pair);
-                    each<T>([&](auto t) {
-                        const int8_t * values = (const int8_t *) tokens[t].in.values + 256*i + 32*pair;
-                        const auto products = [&](int j) { return dot2(w[j], repeat8(values + 8*j)); };
-                        totals[t] = mac2(totals[t], add16(products(0), products(1)), first);
-                        totals[t] = mac2(totals[t], add16(products(2), products(3)), second);
-                    });
-                    if constexpr (run%2 == 0) {
-                        const vi mins = of.mins(pair);
-                        each<T>([&](auto t) { below[t] = mac2(below[t], mins, repeat8(tokens[t].in.sums + 16*i + 2*pair)); });
-                    }
-                });
-            }
-            each<T>([&](auto t) {
-                sums[part][t] = W::finish(b[i], part, totals[t], below[t], repeat_f(tokens[t].in.scales[i]), sums[part][t]);
-            });
-        }
-    }
-    store_sums(sums, tokens, row);
-}
+// --- IQ4_XS: blocks of 256 with eight signed scales of six bits per row, nibbles that encode signed values ---
 
-// The blocks of sixteen scales, for many().
-template <typename W> struct Of16s {
-    using block = typename W::block;
+// Products are scaled and summed as integers, below 2^28 for all 256 weights with SIGN_OFFSET.
+struct IQ4_XS {
+    using block = block_iq4_xsx8;
     using Total = vi;
-    struct Scale { vi first, second; };
-    static constexpr int N_FOURS = 4;
+    using Scale = vi;
+    static constexpr int GROUPS = 4, RUNS = 2, PAIRS = 1;
+    static_assert(!HAS_VNNI || SIGN_OFFSET == 1 << 7, "what is subtracted");
+    __m128i scales[2];
+    vi      raw[PER_RUN];
 
-    static void unpack(const block & b, int part, vi (&w)[8][4], Scale (&scales)[8], vi (&mins)[N_FOURS]) {
-        for (int half = 0; half < 2; half++) {
-            const W of(b, half, part);
-            each<4>([&](auto run) {
-                const int pair = 4*half + run;
-                each<4>([&](auto j) { w[pair][j] = of.template weights<run>(j); });
-                scales[pair] = {of.template scales<0>(pair), of.template scales<1>(pair)};
-                if constexpr (run%2 == 0) {
-                    mins[pair/2] = of.mins(pair);
-                }
-            });
+    IQ4_XS(const block & b, int group) {
+        const auto six = [](__m128i low, __m128i high) {  // stored with 32 added
+            const __m128i both = _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), _mm_and_si128(high, _mm_set1_epi8(0x30)));
+            return _mm_sub_epi8(both, _mm_set1_epi8(32));
+        };
+        const __m128i low  = eight_bytes(b.scales_l + 8*group);
+        const __m128i high = _mm_srli_epi16(eight_bytes(b.scales_h + 8*(group/2)), 4*(group%2));
+        scales[0] = six(low, _mm_slli_epi16(high, 4));
+        scales[1] = six(_mm_srli_epi16(low, 4), _mm_slli_epi16(high, 2));
+        each<PER_RUN>([&](auto j) { raw[j] = eight_rows(b.qs + 256*group, j); });
+    }
+    template <int RUN> vi weights(int j) const {
+        const v16 table = plus8(load16(kvalues_iq4nl), SIGN_OFFSET);
+        return lookup(table, and_(RUN == 0 ? raw[j] : right<4>(raw[j]), repeat(15)));
+    }
+    template <int RUN> vi scale() const { return HAS_VNNI ? row_ints(scales[RUN]) : row_words(scales[RUN]); }
+    __m128i pairs(int) const            { return _mm_unpacklo_epi8(scales[0], scales[1]); }
+
+    static vi none() { return zero_i(); }
+    template <typename W> static vi add(vi total, W w, const int8_t * values, vi scale) {
+        if constexpr (HAS_VNNI) {
+            return add32(total, mul32(add_signed_run(zero_i(), w, values), scale));
         }
+        each<PER_RUN>([&](auto j) { total = mac2(total, Signed(w(j)).dot2(for_rows(values + EACH*j)), scale); });
+        return total;
     }
-    static Total none() { return zero_i(); }
-    static Total add(Total total, const vi (&w)[4], const vi (&a)[4], const Scale & scale) {
-        total = mac2(total, add16(dot2(w[0], a[0]), dot2(w[1], a[1])), scale.first);
-        return mac2(total, add16(dot2(w[2], a[2]), dot2(w[3], a[3])), scale.second);
-    }
-    static vf finish(const block & b, int part, Total total, vi below, vf scale_in, vf sum) {
-        return W::finish(b, part, total, below, scale_in, sum);
+    static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
+        const vi exact = HAS_VNNI ? sub32(total, left32<7>(below)) : total;
+        return fma(to_float(exact), mul(row_halves(b.d), scale_in), sum);
     }
 };
-
-template <typename W, bool UNPACKS = false>
-void product_of_16s(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    if (UNPACKS && n_tokens > FEW) {
-        return many<Of16s<W>>(weights, row0, row1, tokens, n_tokens);
-    }
-    for (int64_t row = row0; row < row1; row += 8) {
-        const auto b = (const typename W::block *) (weights.data + row*weights.row_size);
-        in_tiles<TILE>(n_tokens, [&](auto n, int t) { tile_of_16s<W, n>(b, weights.k/256, tokens + t, row); });
-    }
-}
 
 }  // namespace
 
 Scheme k_column_scheme(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_Q4_K: return {{Layout::q8k_sums32}, product_of_32s<block_q4_Kx8>};
-        case GGML_TYPE_Q5_K: return {{Layout::q8k_sums32}, product_of_32s<block_q5_Kx8, true>};
-        case GGML_TYPE_Q2_K: return {{Layout::q8k_sums16}, product_of_16s<Q2_K>};
-        case GGML_TYPE_Q6_K: return {{Layout::q8k_sums16}, product_of_16s<Q6_K, true>};
-        default:             return {};
+        case GGML_TYPE_Q4_K:   return {{Layout::q8k_sums32}, product<Q4_K>};
+        case GGML_TYPE_Q5_K:   return {{Layout::q8k_sums32}, product<Q5_K, true>};
+        case GGML_TYPE_Q2_K:   return {{Layout::q8k_sums16}, product<Q2_K>};
+        case GGML_TYPE_Q6_K:   return {{Layout::q8k_sums16}, product<Q6_K, true>};
+        case GGML_TYPE_IQ4_XS: return {{Layout::q8k_sums32}, product<IQ4_XS>};
+        default:               return {};
     }
 }
 
