@@ -22,7 +22,8 @@ from pyselfspec.util.build import LIB_DIR
 from tools.bench.cycles import SOURCES
 
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-N_KINDS = 26  # sixteen types, eight of them in columns too, two with activations as they are
+# sixteen types, eight of them in columns too, two with activations as they are
+ALL_RIGHT = re.compile(r"26 kinds of weights, \d+ results compared, 0 wrong\n")
 
 AVX2 = ("avx2", "fma", "f16c")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
@@ -44,13 +45,15 @@ def flags() -> set[str]:
     return set(line.replace("avx512_", "avx512").replace("avx_", "avx").split()[2:])
 
 
-def compiled(folder: Path, *files: Path, options: Sequence[str] = ()) -> Path:
-    """A program under sanitizers, with the rules for floating point that the library is built
-    with: products and sums may be joined where the code does not say how."""
+SANITIZERS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def compiled(folder: Path, *files: Path, options: Sequence[str] = SANITIZERS) -> Path:
+    """A program with the rules for floating point that the library is built with: products and sums
+    may be joined where the code does not say how."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler
-    command = [compiler, "-std=gnu++17", "-O1", "-g", f"-I{KERNELS}", f"-I{KERNELS.parent}"]
-    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", *options]
+    command = [compiler, "-std=gnu++17", "-O1", f"-I{KERNELS}", f"-I{KERNELS.parent}", *options]
 
     def made_of(file: Path) -> Path:
         if file.suffix != ".cpp":
@@ -128,7 +131,8 @@ def shares(program: Path, *arguments: object) -> list[list[int]]:
 
 
 def test_a_thread_takes_its_share_and_then_the_ends_of_others(tmp_path: Path) -> None:
-    program = compiled(tmp_path, ROOT / "tests" / "native" / "chunks.cpp", options=["-pthread"])
+    source = ROOT / "tests" / "native" / "chunks.cpp"
+    program = compiled(tmp_path, source, options=[*SANITIZERS, "-pthread"])
     alone = shares(program, "steal", "in-turn", 12, 3)
     assert alone == [[0, 1, 2, 3, 7, 6, 5, 4, 11, 10, 9, 8], [], []]
     assert shares(program, "keep", "in-turn", 12, 3) == [
@@ -170,9 +174,14 @@ def checked(name: str, folder: Path, program: str, sources: Sequence[str]) -> st
     """Compile a program of tests/native for these instruction sets; return its output."""
     if missing := set(INSTRUCTIONS[name]) - flags():
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
+    return said(folder, program, sources, [*SANITIZERS, *(f"-m{f}" for f in INSTRUCTIONS[name])])
+
+
+def said(folder: Path, program: str, sources: Sequence[str], options: Sequence[str]) -> str:
+    """Compile and run a program of tests/native; return its output."""
     ggml = llama_cpp() / "ggml"
     include = (ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
-    options = [f"-m{flag}" for flag in INSTRUCTIONS[name]] + [f"-I{path}" for path in include]
+    options = [*options, *(f"-I{path}" for path in include)]
     libraries = sorted(LIB_DIR.glob("*ggml-base*"))
     made = compiled(
         folder,
@@ -193,8 +202,23 @@ BEST = [name for name, needed in INSTRUCTIONS.items() if {*needed} <= flags()][-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", nightly_unless(["AVX2", *BEST], INSTRUCTIONS))
 def test_products(name: str, tmp_path: Path) -> None:
-    said = checked(name, tmp_path, "kernels", SOURCES)
-    assert re.fullmatch(rf"{N_KINDS} kinds of weights, \d+ results compared, 0 wrong\n", said)
+    assert ALL_RIGHT.fullmatch(checked(name, tmp_path, "kernels", SOURCES))
+
+
+EMULATED = {"AVX-512": "AVX512", "AVX-512 VNNI": "AVX512_VNNI", "AVX-VNNI": "AVX_VNNI"}
+
+
+@pytest.mark.slow
+@pytest.mark.emulated
+@pytest.mark.parametrize("name", EMULATED)
+def test_products_with_emulated_vectors(name: str, tmp_path: Path) -> None:
+    """On processors without them."""
+    if not set(AVX2) <= flags() or not Path("/usr/include/simde").is_dir():
+        pytest.skip("this needs AVX2 and SIMDe (libsimde-dev)")
+    header = ROOT / "tests" / "native" / "emulated_vectors.h"
+    options = ["-include", str(header), f"-DEMULATED_{EMULATED[name]}", *(f"-m{f}" for f in AVX2)]
+    fast = ["-w", "-DSELFSPEC_TILE=[[gnu::noinline]]"]  # to compile
+    assert ALL_RIGHT.fullmatch(said(tmp_path, "kernels", SOURCES, [*options, *fast]))
 
 
 @pytest.mark.parametrize("name", ["AVX2", "AVX-512"])

@@ -12,10 +12,10 @@
 
 #include <cstdint>
 
-// A tile keeps its weights in registers only if nothing that takes them is called. With AddressSanitizer that takes minutes to compile.
-#if defined(__SANITIZE_ADDRESS__)
+// A tile keeps its weights in registers only if nothing that takes them is called. Sanitizers would take minutes to compile that.
+#if !defined(SELFSPEC_TILE) && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
 #define SELFSPEC_TILE [[gnu::noinline]]
-#else
+#elif !defined(SELFSPEC_TILE)
 #define SELFSPEC_TILE [[gnu::flatten, gnu::noinline]]
 #endif
 
