@@ -174,10 +174,11 @@ def checked(name: str, folder: Path, program: str, sources: Sequence[str]) -> st
     """Compile a program of tests/native for these instruction sets; return its output."""
     if missing := set(INSTRUCTIONS[name]) - flags():
         pytest.skip(f"this processor has no {', '.join(sorted(missing))}")
-    return said(folder, program, sources, [*SANITIZERS, *(f"-m{f}" for f in INSTRUCTIONS[name])])
+    options = [*SANITIZERS, *(f"-m{flag}" for flag in INSTRUCTIONS[name])]
+    return output_of(folder, program, sources, options)
 
 
-def said(folder: Path, program: str, sources: Sequence[str], options: Sequence[str]) -> str:
+def output_of(folder: Path, program: str, sources: Sequence[str], options: Sequence[str]) -> str:
     """Compile and run a program of tests/native; return its output."""
     ggml = llama_cpp() / "ggml"
     include = (ggml / "include", ggml / "src", ggml / "src" / "ggml-cpu")
@@ -218,7 +219,7 @@ def test_products_with_emulated_vectors(name: str, tmp_path: Path) -> None:
     header = ROOT / "tests" / "native" / "emulated_vectors.h"
     options = ["-include", str(header), f"-DEMULATED_{EMULATED[name]}", *(f"-m{f}" for f in AVX2)]
     fast = ["-w", "-DSELFSPEC_TILE=[[gnu::noinline]]"]  # to compile
-    assert ALL_RIGHT.fullmatch(said(tmp_path, "kernels", SOURCES, [*options, *fast]))
+    assert ALL_RIGHT.fullmatch(output_of(tmp_path, "kernels", SOURCES, [*options, *fast]))
 
 
 @pytest.mark.parametrize("name", ["AVX2", "AVX-512"])

@@ -24,18 +24,21 @@ from gguf.gguf_writer import GGUFValue
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from pyselfspec.convert.stream import Copy, Source, StoredTensor, Tensor, read_model
-from pyselfspec.errors import SelfSpecError
+from pyselfspec.errors import SelfSpecError, UnsupportedError
 
 FEED_FORWARD = re.compile(r"(blk\.(\d+)\.ffn_(gate|up|down))\.weight")
 
 
 def upcycle(source: Source, n_experts: int, n_used: int) -> Copy:
-    """Return the mixture. Raises click.ClickException for another architecture than llama, and for
+    """Return the mixture. Raises UnsupportedError for another architecture than llama, and for
     models that have experts already."""
     architecture = source.file.architecture
     counts = {"expert_count": n_experts, "expert_used_count": n_used}
     if architecture != "llama" or source.value("llama.expert_count"):
-        raise click.ClickException(f"{source.file.path} is no llama model without experts")
+        raise UnsupportedError(
+            f"{source.file.path}: only llama models without experts can become mixtures, this is "
+            f"{architecture}" + (" with experts" if architecture == "llama" else "")
+        )
     keys = {source.key(name): GGUFValue(n, GGUFValueType.UINT32) for name, n in counts.items()}
     tensors = (new for old in source.tensors for new in _tensors(old, n_experts))
     return Copy(source, source.metadata | keys, tuple(tensors))

@@ -69,15 +69,11 @@ constexpr bool HAS_VNNI = true;
 constexpr bool HAS_VNNI = false;
 #endif
 
-// Sums of eight products of bytes in 16-bit lanes, which hold them if the unsigned ones are below 32.
-inline vi dot8(const vi (&u)[4], const vi (&s)[4]) {
-    return add16(add16(dot2(u[0], s[0]), dot2(u[1], s[1])), add16(dot2(u[2], s[2]), dot2(u[3], s[3])));
-}
-
-// Four times dot4, for unsigned bytes below 32.
+// Four times dot4, for unsigned bytes below 32: 16 bits hold sums of eight products.
 inline vi dot16(vi acc, const vi (&u)[4], const vi (&s)[4]) {
     if constexpr (!HAS_VNNI) {
-        return add32(acc, mac2(dot8(u, s), repeat16(1)));
+        const vi sums = add16(add16(dot2(u[0], s[0]), dot2(u[1], s[1])), add16(dot2(u[2], s[2]), dot2(u[3], s[3])));
+        return add32(acc, mac2(sums, repeat16(1)));
     }
     for (int i = 0; i < 4; i++) {
         acc = dot4(acc, u[i], s[i]);
