@@ -77,7 +77,7 @@ def mmproj_option() -> Any:
     return rare(
         "--mmproj",
         type=FILE,
-        help="Projector file of the model, with which it reads pictures in messages.",
+        help="Projector file of the model, with which it reads pictures.",
     )
 
 

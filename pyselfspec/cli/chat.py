@@ -24,7 +24,6 @@ from ._options import (
     MAX_TEXT,
     STDIN,
     common_options,
-    mmproj_option,
     n_predict_option,
     prompt_file_option,
     prompt_option,
@@ -33,6 +32,7 @@ from ._options import (
     template_option,
     text_argument,
 )
+from ._pictures import PictureOptions
 from ._sampling import SamplingOptions
 from ._types import FILE, option, rare, takes
 
@@ -48,13 +48,6 @@ class ConversationOptions:
     prompt_file: str | None = prompt_file_option("File with the question.")
     system: str | None = option("--system", metavar="TEXT", help="System prompt.  [default: none]")
     template: str | None = template_option()
-    mmproj: Path | None = mmproj_option()
-    images: tuple[Path, ...] = rare(
-        "--image",
-        type=FILE,
-        multiple=True,
-        help="Picture that goes with the first question, needs --mmproj; repeatable.",
-    )
     load: Path | None = rare(
         "--load", type=FILE, help="Continue the conversation in a file that /save wrote."
     )
@@ -71,6 +64,7 @@ class ConversationOptions:
 @text_argument("Question to answer; without one, chat.")
 @takes(
     options=ConversationOptions,
+    pictures=PictureOptions,
     drafts=DraftOptions,
     sampling=SamplingOptions,
     machine=MachineOptions,
@@ -80,6 +74,7 @@ def command(
     model: str,
     text: str | None,
     options: ConversationOptions,
+    pictures: PictureOptions,
     drafts: DraftOptions,
     sampling: SamplingOptions,
     machine: MachineOptions,
@@ -98,8 +93,7 @@ def command(
     """
     if STDIN in (options.prompt_file, drafts.mask_file, sampling.grammar_file, options.template):
         raise click.UsageError("stdin is read for messages; give a file instead of -")
-    if options.images and options.mmproj is None:
-        raise click.UsageError("--image needs --mmproj and the projector file of the model")
+    pictures.check()
     drafts.check()
     params = sampling.params()  # errors in options appear before a model is loaded
     template = template_from(options.template)
@@ -107,7 +101,7 @@ def command(
 
     watched = not as_json and sys.stdout is not None and sys.stdout.isatty()
     is_talk = watched and question is None and sys.stdin is not None and sys.stdin.isatty()
-    setup = Setup(machine, drafts, template, model, options.mmproj)
+    setup = Setup(machine, drafts, template, model, pictures)
     with (
         typing_waits() if is_talk else nullcontext("") as typed,
         setup.begin(n_predict=options.n_predict, sampling=params) as conversation,
@@ -124,7 +118,7 @@ def command(
         elif watched and question is not None:
             screen = Once(show_drafts=options.show_drafts)
         loop = ChatLoop(conversation, screen, setup, sampling)
-        for path in options.images:
+        for path in pictures.images:
             loop.attach(path)
         loop.run(question, options.load)
 

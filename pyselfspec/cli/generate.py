@@ -16,6 +16,8 @@ from ..gguf.chat_template import tells_speakers_apart
 from ..runtime import vocabulary
 from ..runtime.context import Context
 from ..runtime.ffi import load
+from ..runtime.model import Model
+from ..runtime.pictures import Picture, is_text
 from ..runtime.sampling import SamplingParams
 from ..speculate.completion import N_PREDICT, Completion
 from ..speculate.config import DraftConfig
@@ -38,6 +40,7 @@ from ._options import (
     require_one_reader_of_stdin,
     text_argument,
 )
+from ._pictures import PictureOptions, read_picture
 from ._sampling import SamplingOptions
 from ._types import of_value, rare, takes
 
@@ -55,6 +58,7 @@ class Request:
     config: DraftConfig
     sampling: SamplingParams
     stop: tuple[str, ...]
+    pictures: tuple[Picture, ...] = ()
 
     def completion(self, context: Context) -> Completion:
         return Completion(
@@ -64,6 +68,7 @@ class Request:
             n_predict=self.n_predict,
             sampling=self.sampling,
             stop=self.stop,
+            pictures=self.pictures,
         )
 
     @property
@@ -129,7 +134,7 @@ verify_option = cloup.option_group(
 @cloup.command(name="generate", cls=ManyOptions)
 @model_argument
 @text_argument("Text to continue.")
-@takes(options=TextOptions)
+@takes(options=TextOptions, pictures=PictureOptions)
 @cloup.option_group(
     "Comparison and explanation",
     cloup.option(
@@ -152,6 +157,7 @@ def command(
     model: str,
     text: str | None,
     options: TextOptions,
+    pictures: PictureOptions,
     drafts: DraftOptions,
     sampling: SamplingOptions,
     machine: MachineOptions,
@@ -170,13 +176,17 @@ def command(
     pyselfspec generate demo "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --compare
     pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf
+
+    With --image, pictures come before the prompt, or where it has <__media__>.
     """
+    pictures.check()
     drafts.check(verify)
     prompt = options.read_prompt(text, drafts.mask_file, sampling.grammar_file)
     params = sampling.params().with_seed()
     with machine.open(model) as (loaded, context):
         config = drafts.config(loaded.n_layer, verify)
-        request = Request(prompt, options.n_predict, config, params, options.stop)
+        tokens, shown = _with_pictures(prompt, pictures, loaded, machine.threads)
+        request = Request(tokens, options.n_predict, config, params, options.stop, shown)
         completion = request.completion(context)
         if compare:
             if completion.draft is None:
@@ -202,6 +212,20 @@ def command(
         completion.remember()
     if not finished:
         raise KeyboardInterrupt  # for the exit status
+
+
+def _with_pictures(
+    prompt: Prompt, pictures: PictureOptions, model: Model, n_threads: int | None
+) -> tuple[Prompt, tuple[Picture, ...]]:
+    """Return the prompt as token ids, and its pictures; without pictures, the prompt alone."""
+    projector = pictures.projector(model, n_threads)
+    if projector is None or not pictures.images:
+        return prompt, ()
+    if not isinstance(prompt, str):
+        raise click.UsageError("--image needs a text; leave out --prompt-tokens")
+    files = [read_picture(projector, path) for path in pictures.images]
+    tokens, shown = projector.prompt(prompt, files)
+    return tuple(tokens), tuple(shown)
 
 
 def generate(
@@ -260,7 +284,8 @@ def print_notes(completion: Completion, model: str) -> None:
 def _is_chat(completion: Completion, template: str) -> bool:
     """Tell whether the prompt has control tokens of the template."""
     model, prompt = completion.context.model, list(completion.prompt)
-    text = model.detokenize(prompt[1:] if prompt[:1] == [model.start_token] else prompt)
+    prompt = list(filter(is_text, prompt[1:] if prompt[:1] == [model.start_token] else prompt))
+    text = model.detokenize(prompt)
     return any(
         marker.text in template and marker.text in text
         for marker in vocabulary.markers(model)
@@ -278,10 +303,11 @@ def _warm_up(request: Request, completion: Completion) -> None:
         config = config.without_session_memory()
     other = replace(
         request,
-        prompt=tuple(reversed(completion.prompt)),
+        prompt=tuple(filter(is_text, reversed(completion.prompt))),
         n_predict=min(request.n_predict, N_WARM_UP),
         config=config,
         stop=(),
+        pictures=(),
     )
     for each in (other, other.plain):
         for _piece in each.completion(completion.context):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ArgumentError, ModelFileError, UnsupportedError
@@ -20,6 +21,7 @@ from .model import Model
 from .passes import Hidden, PictureRows
 from .pictures import Picture, row_ids
 
+MARKER = "<__media__>"  # of a picture's place in a prompt, as in llama.cpp
 N_PIXELS = 1 << 25  # of a picture; 100 MB when decoded
 N_KEPT_BYTES = 1 << 28  # of the states of earlier pictures
 
@@ -88,6 +90,27 @@ class Projector(Closing):
             while len(self._kept) > 1 and self._n_kept_bytes > N_KEPT_BYTES:
                 self._kept.popitem(last=False)
         return picture
+
+    def prompt(self, text: str, files: Sequence[bytes]) -> tuple[list[int], list[Picture]]:
+        """Return the tokens of a prompt with a picture at each MARKER, or with all of them before a
+        text without one, and the pictures.
+
+        files: the bytes of each picture's file. Raises ArgumentError where ``read`` does, and for
+        another number of markers.
+        """
+        parts = text.split(MARKER)
+        if len(parts) == 1:
+            parts = [""] * len(files) + parts
+        if len(parts) != len(files) + 1:
+            raise ArgumentError(
+                f"the number of {MARKER} in the prompt is {len(parts) - 1}, and that of pictures "
+                f"is {len(files)}; give a picture for each {MARKER}, or a prompt without any"
+            )
+        pictures = [self.read(data) for data in files]
+        tokens = self.model.tokenize(parts[0])
+        for picture, part in zip(pictures, parts[1:], strict=True):
+            tokens += [*picture.tokens, *self.model.tokenize(part, add_special=False)]
+        return tokens, pictures
 
     @property
     def _n_kept_bytes(self) -> int:

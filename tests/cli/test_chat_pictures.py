@@ -1,5 +1,5 @@
 """Pictures in chats: with a question, in later turns, in saved conversations, and where no model
-reads them."""
+reads them; and in prompts of generate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fixture_types import NewContext
 from png_files import png
 from tiny_mmproj import N_ROWS, write
 
-from pyselfspec import Model
+from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.chat.pictures import UNREAD
 from pyselfspec.cli._chat.dropped import picture_paths
 from pyselfspec.errors import ArgumentError
@@ -134,6 +134,46 @@ def test_pictures_that_cannot_be_added(path: Path, mmproj: Path, pictures: list[
         file.truncate((1 << 28) + 1)
     check_error(chatted(path, *reads, lines=f"/image {file.name}"), 1, "long.png: more than 256")
     check_error(chatted(path, "--mmproj", path), 1, "projector")
+
+
+def test_pictures_in_a_prompt_to_continue(
+    path: Path,
+    mmproj: Path,
+    pictures: list[Path],
+    model: Model,
+    projector: Projector,
+    new_context: NewContext,
+) -> None:
+    """They come before it, or at its markers, and drafts do not change the text."""
+    read = [projector.read(picture.read_bytes()).tokens for picture in pictures]
+    context = new_context(model, n_ctx=512)
+    shown = ("--mmproj", mmproj, "--image", pictures[0], "--image", pictures[1])
+    options = ("-n", str(N), "--temp", "0", "-c", "512", "--compare", "--json", *ONE_THREAD)
+    for text, parts in (
+        ("one two one", ("", "", "one two one")),
+        ("a<__media__>b<__media__> a", ("a", "b", " a")),
+    ):
+        begin, between, end = (
+            model.tokenize(part, add_special=not i) for i, part in enumerate(parts)
+        )
+        prompt = [*begin, *read[0], *between, *read[1], *end]
+        known = [projector.read(picture.read_bytes()) for picture in pictures]
+        want = Completion(context, prompt, None, n_predict=N, sampling=GREEDY, pictures=known)
+        report = run("generate", path, text, *shown, *options).json
+        assert report["text"] == "".join(want)
+        assert report["n_prompt"] == len(prompt) and report["identical"]
+
+
+def test_pictures_that_cannot_go_into_a_prompt(
+    path: Path, mmproj: Path, pictures: list[Path]
+) -> None:
+    picture, reads = str(pictures[0]), ("--mmproj", mmproj)
+    check_error(run("generate", path, "a", "--image", picture), 2, "--image needs --mmproj")
+    two = run("generate", path, "<__media__> <__media__>", *reads, "--image", picture)
+    check_error(two, 1, "the number of <__media__> in the prompt is 2, and that of pictures is 1")
+    ids = run("generate", path, "--prompt-tokens", "5,6", *reads, "--image", picture)
+    check_error(ids, 2, "leave out --prompt-tokens")
+    check_error(run("generate", path, "a", *reads, "--image", path), 1, "the picture is in no")
 
 
 def test_a_path_in_a_message_adds_its_picture(

@@ -27,6 +27,7 @@ from pyselfspec.cli._chat.setup import Setup
 from pyselfspec.cli._chat.terminal import Terminal
 from pyselfspec.cli._drafting import DraftOptions
 from pyselfspec.cli._machine import MachineOptions
+from pyselfspec.cli._pictures import PictureOptions
 from pyselfspec.cli._types import takes
 from pyselfspec.templates.template import ChatTemplate
 
@@ -50,7 +51,7 @@ def completed(chat: Conversation) -> Completion:
 @click.command()
 @takes(machine=MachineOptions, drafts=DraftOptions)
 def _setup(machine: MachineOptions, drafts: DraftOptions) -> Setup:
-    return Setup(machine, drafts, template=None, first="tiny", mmproj=None)
+    return Setup(machine, drafts, template=None, first="tiny", pictures=PictureOptions(None, ()))
 
 
 SETUP: Setup = _setup.main([*ONE_THREAD, "-c", "512"], standalone_mode=False)

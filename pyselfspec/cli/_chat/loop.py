@@ -17,10 +17,11 @@ from ...runtime.sampling import Sampler
 from ...speculate.config import OFF
 from ...speculate.output.record import CONTEXT_FULL, INTERRUPTED
 from ...speculate.resolve import resolve
-from ...util.files import read_limited, require_no_model
+from ...util.files import require_no_model
 from .._drafting import parse_draft
 from .._generation_report import closing_line, full_context
 from .._options import STDIN
+from .._pictures import read_picture
 from .._sampling import SamplingOptions
 from .._signals import Ended
 from . import sampling
@@ -30,7 +31,6 @@ from .setup import Setup
 from .typed_ahead import unquoted
 
 SIGN = "/"
-MAX_PICTURE = 1 << 28  # bytes of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +146,7 @@ class ChatLoop:
             raise ArgumentError(
                 "this model reads no pictures here; start chat with --mmproj and its projector file"
             )
-        try:
-            with path.open("rb") as file:
-                data = read_limited(file, MAX_PICTURE)
-            projector.read(data)  # or an error now, and not with the question
-        except ArgumentError as error:
-            raise ArgumentError(f"{path}: {error}") from None
+        data = read_picture(projector, path)  # or an error now, and not with the question
         if data not in self.pictures:
             self.pictures.append(data)
 

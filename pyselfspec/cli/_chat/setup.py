@@ -15,12 +15,12 @@ from ...chat.conversation import Conversation
 from ...gguf.chat_template import tells_speakers_apart
 from ...runtime.context import Context
 from ...runtime.projector import Projector
-from ...runtime.projector_trial import require_sound
 from ...speculate.completion import CompletionOptions
 from ...speculate.config import DraftConfig
 from ...templates.template import ChatTemplate
 from .._drafting import DraftOptions
 from .._machine import MachineOptions
+from .._pictures import PictureOptions
 
 
 class Opened(NamedTuple):
@@ -37,14 +37,14 @@ class Setup:
     """How the models of a chat are opened.
 
     template: a source or a name, None for the model's. first: the name of the model that the
-    projector file mmproj belongs to.
+    projector belongs to.
     """
 
     machine: MachineOptions
     drafts: DraftOptions
     template: str | None
     first: str
-    mmproj: Path | None
+    pictures: PictureOptions
 
     @contextmanager
     def begin(self, **options: Unpack[CompletionOptions]) -> Iterator[Conversation]:
@@ -64,9 +64,8 @@ class Setup:
             template = ChatTemplate.of(model, self.template)
             config = self.drafts.config(model.n_layer)
             projector = None
-            if self.mmproj is not None and name == self.first:
-                require_sound(model.path, self.mmproj)
-                projector = Projector(model, self.mmproj, n_threads=self.machine.threads)
+            if name == self.first:
+                projector = self.pictures.projector(model, self.machine.threads)
             opened = Opened(self.machine.context(model), template, config, projector)
         except BaseException:
             model.close()
