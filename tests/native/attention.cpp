@@ -228,8 +228,8 @@ void check(const Case & c) {
 
 // Queries that are not numbers have no results that are, unless they see nothing; and nothing beyond the cells is read,
 // for AddressSanitizer. So it is with a cell of K, for those that see it.
-void check_not_numbers() {
-    Inputs in({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 40, 6, 2, 5, 0, 0, true, false});
+void check_not_numbers(int64_t n_tokens) {
+    Inputs in({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 40, 6, 2, n_tokens, 0, 0, true, false});
     const auto all_are_nan = [&](const std::vector<float> & out, int64_t token) {
         const auto begin = out.begin() + token*in.c.n_heads*in.c.dv;
         return std::all_of(begin, begin + in.c.n_heads*in.c.dv, [](float x) { return std::isnan(x); });
@@ -310,7 +310,8 @@ void check_sums() {
 
 int main() {
     check_sums();
-    check_not_numbers();
+    check_not_numbers(5);
+    check_not_numbers(7);
     check_work_memory();
     check_what_is_left_alone();
     check_others_are_left_alone(4, 3);
@@ -336,7 +337,8 @@ int main() {
     n++;
     // prompts: more tokens than are computed at once, and what is left of them
     for (const int64_t n_tokens : {33, 70}) {
-        n += 2;
+        n += 3;
+        check({GGML_TYPE_F32, GGML_TYPE_F32, 7, 3, 100, 2, 2, n_tokens, 0, 0, true, false});
         check({GGML_TYPE_F16, GGML_TYPE_F16, 64, 64, 257, 6, 2, n_tokens, 0, 0, true, false});
         check({GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, 32, 96, 100, 3, 3, n_tokens, 8, 2, true, true});
     }

@@ -14,7 +14,7 @@
 #if defined(SELFSPEC_KERNELS)
 
 #include "attention.h"
-#include "attention_rows.h"
+#include "attention_scores.h"
 #include "chunks.h"
 #include "vec.h"
 
@@ -26,113 +26,6 @@ namespace {
 
 constexpr int   VECTORS = VB == 32 ? 2 : 4;  // vectors of a result that are summed at once
 constexpr float ONE     = 1 << 30;           // the integer for a weight of one in sums of weights
-
-//
-// scores
-//
-
-// Returns the largest score, or NaN if one of them is NaN, as after a broken activation: the largest would hide it.
-float largest_of(const float * scores) {
-    vf   largest = repeat_f(-INFINITY);
-    bool broken  = false;
-    for (int c = 0; c < CELLS; c += 2*VL) {
-        const vf x = load_f(scores + c), y = load_f(scores + c + VL);
-        largest = max(largest, max(x, y));
-        broken |= no_number(x, y);
-    }
-    if (broken) {
-        return NAN;
-    }
-    float of_lane[VL];
-    store_f(of_lane, largest);
-    return *std::max_element(of_lane, of_lane + VL);
-}
-
-// Computes the scores of the rows of a block for some queries: the products that fill a vector are summed at once.
-template <int T, typename Rows>
-void score(const Task & task, const Work & work, const Query * const * queries, int64_t block, Rows rows,
-           float * const * scores) {
-    constexpr int AT_ONCE = VL/(T == 3 ? 4 : T);  // cells
-    const int64_t stride  = up(task.dk);
-    const float * q[T];
-    for (int t = 0; t < T; t++) {
-        q[t] = queries[t]->q;
-        if (task.dk != stride) {
-            unpack_floats<float, as_they_are>(queries[t]->q, task.dk, work.padded + t*stride);
-            q[t] = work.padded + t*stride;
-        }
-    }
-    for (int64_t cell = 0; cell < CELLS; cell += AT_ONCE) {
-        vf products[VL];
-        each<VL>([&](auto j) { products[j] = zero(); });
-        const Rows k = rows.from(cell);
-        each<AT_ONCE>([&](auto c) { k.fetch(c, 0, task.dk); });
-        for (int64_t i = 0; i < stride; i += VL) {
-            each<AT_ONCE>([&](auto c) {
-                const vf x = k.load(c, i);
-                each<T>([&](auto t) { products[t*AT_ONCE + c] = fma(x, load_f(q[t] + i), products[t*AT_ONCE + c]); });
-            });
-        }
-        float results[VL];
-        store_f(results, sums(products));
-        each<T>([&](auto t) { std::copy_n(results + t*AT_ONCE, AT_ONCE, scores[t] + cell); });
-    }
-    const auto & [scale, bias, softcap] = task.parameters;
-    const int64_t n = task.cells_in(block);
-    for (int t = 0; t < T; t++) {
-        ggml_fp16_t part[CELLS];
-        const ggml_fp16_t * mask = queries[t]->mask + block*CELLS;
-        if (!queries[t]->mask || n < CELLS) {
-            std::fill_n(part, CELLS, MINUS_INFINITY);
-            if (queries[t]->mask) {
-                std::copy_n(mask, n, part);
-            } else {
-                std::fill_n(part, n, 0);
-            }
-            mask = part;
-        }
-        if (softcap != 0) {
-            for (int c = 0; c < CELLS; c++) {
-                scores[t][c] = tanhf(scores[t][c]*scale);
-            }
-        }
-        const vf factor = repeat_f(softcap == 0 ? scale : softcap);
-        for (int c = 0; c < CELLS; c += VL) {
-            const vf added = mul(repeat_f(queries[t]->slope), load_f16(mask + c));
-            store_f(scores[t] + c, where_above(added, -INFINITY, fma(load_f(scores[t] + c), factor, added)));
-        }
-    }
-}
-
-// Computes the scores of computed block i, here and below the number of a block. `of_heads`: the head, among those that are
-// computed at once.
-void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t of_heads, int64_t i) {
-    const int64_t head = first_head + of_heads, block = work.blocks[i];
-    const Query * const queries = work.queries_of(task, head);
-    float * const  largest = work.largest_in(task, of_heads, i);
-    const VisibleCells visible(task, work, 0, task.n_queries, block);
-    std::fill_n(largest, up(task.n_queries), -INFINITY);
-    const char * const k = task.rows(task.k, head) + block*CELLS*task.k->nb[1];
-    const auto score_all = [&](const auto & rows) {
-        in_tiles<QUERIES>(visible.n, [&](auto n, int first) {
-            const Query * looking[n];
-            float *       scores[n];
-            for (int t = 0; t < n; t++) {
-                const int64_t j = visible.queries[first + t];
-                looking[t] = queries + j;
-                scores[t]  = work.weights_in(task, of_heads, j, i);
-            }
-            score<n>(task, work, looking, block, rows, scores);
-            for (int t = 0; t < n; t++) {
-                largest[visible.queries[first + t]] = largest_of(scores[t]);
-            }
-        });
-    };
-    if (!task.is_whole(task.dk, block) || !with_stored(task, task.k, k, score_all)) {
-        unpack(task.k, k, visible.cells, task.dk, work.rows);
-        score_all(Floats{work.rows, up(task.dk)});
-    }
-}
 
 //
 // weights
@@ -276,7 +169,7 @@ void add_values(const Task & task, const Work & work, const Values & of, int64_t
     const char * const v = of.v + block*CELLS*task.v->nb[1];
     const auto weights_of = [&](int64_t j) { return work.weights_in(task, of.piece.head, j, i); };
     const auto mix_tiles  = [&](const auto & rows) {
-        in_tiles<QUERIES>(visible.n, [&](auto n, int first) {
+        in_tiles<OF_MANY>(visible.n, [&](auto n, int first) {
             const float * weights[n];
             float *       totals[n];
             for (int t = 0; t < n; t++) {
@@ -286,7 +179,7 @@ void add_values(const Task & task, const Work & work, const Values & of, int64_t
             mix_all<n>(rows, of.width, visible.cells, weights, totals);
         });
     };
-    if (!each_alone && task.is_whole(of.n, block) && with_stored(task, task.v, v, mix_tiles)) {
+    if (!each_alone && task.is_whole(of.n, block) && with_stored(visible.n, task.v, v, mix_tiles)) {
         return;
     }
     unpack(task.v, v, visible.cells, of.n, work.rows);

@@ -12,8 +12,6 @@ namespace selfspec {
 
 namespace {
 
-constexpr int FEW = 4*QUERIES;  // queries for which rows of bytes are converted whenever they are multiplied
-
 template <typename T, vf (*LOAD)(const T *)> void unpack_floats(const T * row, int64_t n, float * out) {
     int64_t i = 0;
     for (; i + VL <= n; i += VL) {
@@ -105,12 +103,12 @@ struct Bytes {
     static vf load(const block & b, int64_t i) { return mul(repeat_f(from_half(b.d)), load_i8(b.qs + i)); }
 };
 
-// Calls f with the rows of whole vectors at `rows`, if it is faster to convert them for each tile of queries than to convert them
+// Calls f with the rows of whole vectors at `rows`, if it is faster to convert them for each tile of n_queries than to convert them
 // once, store them, and load them again.
-template <typename F> bool with_stored(const Task & task, const ggml_tensor * t, const char * rows, F f) {
-    if (t->type == GGML_TYPE_F16) {
+template <typename F> bool with_stored(int n_queries, const ggml_tensor * t, const char * rows, F f) {
+    if (t->type == GGML_TYPE_F16 && (VB != 32 || n_queries <= FEW)) {
         f(Stored<Halves>{rows, t->nb[1]});
-    } else if (t->type == GGML_TYPE_Q8_0 && task.n_queries <= FEW) {
+    } else if (t->type == GGML_TYPE_Q8_0 && n_queries <= FEW) {
         f(Stored<Bytes>{rows, t->nb[1]});
     } else {
         return false;

@@ -16,6 +16,8 @@ namespace {
 
 constexpr int         CELLS          = 32;  // cells of a block
 constexpr int         QUERIES        = 4;   // queries that are multiplied at once
+constexpr int         OF_MANY        = VB == 32 ? 6 : QUERIES;  // the same, where no lanes are summed
+constexpr int         FEW            = 4*QUERIES;  // queries for which rows are converted whenever they are multiplied
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
 constexpr int64_t     TOTALS         = 4096;       // totals of several heads that fit in the first-level cache beside rows
@@ -140,6 +142,7 @@ struct Work {
     float *   largest;       // by block and query: the largest score
     int64_t * sums;          // by block and query: the sum of the weights, in units of 1/ONE
     float *   rows;          // rows of K or V as floats
+    float *   columns;       // rows of K, turned into columns
     float *   padded;        // queries that are not whole vectors
     float *   totals;
     int32_t * blocks;        // by number of a computed block: its index in the cache
@@ -160,12 +163,13 @@ struct Work {
         weights = memory.take<float>(most_pairs*task.n_queries*CELLS);
         largest = memory.take<float>(most_pairs*up(task.n_queries));
         sums    = memory.take<int64_t>(most_pairs*task.n_queries);
-        const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = QUERIES*up(task.dk);
+        const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = OF_MANY*up(task.dk);
+        const int64_t of_columns = VB == 32 ? CELLS*up(task.dk) : 0;
         const int64_t of_totals = std::max(TOTALS, task.n_queries*up(task.dv));
-        float * const own = memory.take<float>(n_threads*up(of_rows + of_queries + of_totals, 16)) +
-                            ith*up(of_rows + of_queries + of_totals, 16);
-        rows    = own;
-        padded  = rows + of_rows;
+        const int64_t n_own = up(of_rows + of_columns + of_queries + of_totals, 16);
+        rows    = memory.take<float>(n_threads*n_own) + ith*n_own;
+        columns = rows + of_rows;
+        padded  = columns + of_columns;
         totals  = padded + of_queries;
         queries = memory.take<Query>(n_threads*task.n_heads*task.n_queries) + ith*task.n_heads*task.n_queries;
         tops    = memory.take<float>(n_threads*up(task.n_queries)) + ith*up(task.n_queries);

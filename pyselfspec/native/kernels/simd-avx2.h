@@ -1,6 +1,8 @@
 // The operations of simd.h with AVX2: vectors of 32 bytes. Included by simd-x86.h. Comments are in simd-avx512.h.
 #pragma once
 
+#define SELFSPEC_AVX2 1
+
 namespace selfspec {
 
 constexpr int VB = 32;
@@ -92,6 +94,21 @@ inline vf sums(const vf (&v)[8]) {
     };
     const vf a = pairs(two(0), two(1)), b = pairs(two(2), two(3));
     return add(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+}
+
+// Writes eight columns of eight rows, which are `stride` values apart, as rows that are `to_stride` apart.
+inline void transpose(const float * rows, int64_t stride, float * to, int64_t to_stride) {
+    for (int half = 0; half < 8; half += 4, rows += 4, to += 4*to_stride) {
+        const auto two = [&](int i) {  // four values of rows i and i + 4
+            return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows + i*stride)), _mm_loadu_ps(rows + (i + 4)*stride), 1);
+        };
+        const vf a = _mm256_unpacklo_ps(two(0), two(1)), b = _mm256_unpacklo_ps(two(2), two(3));
+        const vf c = _mm256_unpackhi_ps(two(0), two(1)), d = _mm256_unpackhi_ps(two(2), two(3));
+        store_f(to, _mm256_shuffle_ps(a, b, 0x44));
+        store_f(to + to_stride, _mm256_shuffle_ps(a, b, 0xee));
+        store_f(to + 2*to_stride, _mm256_shuffle_ps(c, d, 0x44));
+        store_f(to + 3*to_stride, _mm256_shuffle_ps(c, d, 0xee));
+    }
 }
 
 inline vi dot4(vi acc, vi u, vi s) {

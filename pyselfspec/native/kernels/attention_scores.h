@@ -1,0 +1,173 @@
+// The scores of attention: the products of queries and the rows of K in a block of cells, scaled and masked.
+#pragma once
+
+#include "attention_rows.h"
+
+#if defined(SELFSPEC_KERNELS)
+
+namespace selfspec {
+
+namespace {
+
+// Returns the largest score, or NaN if one of them is NaN, as after a broken activation: the largest would hide it.
+float largest_of(const float * scores) {
+    vf   largest = repeat_f(-INFINITY);
+    bool broken  = false;
+    for (int c = 0; c < CELLS; c += 2*VL) {
+        const vf x = load_f(scores + c), y = load_f(scores + c + VL);
+        largest = max(largest, max(x, y));
+        broken |= no_number(x, y);
+    }
+    if (broken) {
+        return NAN;
+    }
+    float of_lane[VL];
+    store_f(of_lane, largest);
+    return *std::max_element(of_lane, of_lane + VL);
+}
+
+// Multiplies the rows of a block by some queries of n values, which are whole vectors: the products that fill a vector are summed
+// at once.
+template <int T, typename Rows> void multiply_rows(Rows rows, int64_t n, const float * const * q, float * const * products) {
+    constexpr int AT_ONCE = VL/(T == 3 ? 4 : T);  // cells
+    for (int64_t cell = 0; cell < CELLS; cell += AT_ONCE) {
+        vf totals[VL];
+        each<VL>([&](auto j) { totals[j] = zero(); });
+        const Rows k = rows.from(cell);
+        each<AT_ONCE>([&](auto c) { k.fetch(c, 0, n); });
+        for (int64_t i = 0; i < n; i += VL) {
+            each<AT_ONCE>([&](auto c) {
+                const vf x = k.load(c, i);
+                each<T>([&](auto t) { totals[t*AT_ONCE + c] = fma(x, load_f(q[t] + i), totals[t*AT_ONCE + c]); });
+            });
+        }
+        float results[VL];
+        store_f(results, sums(totals));
+        each<T>([&](auto t) { std::copy_n(results + t*AT_ONCE, AT_ONCE, products[t] + cell); });
+    }
+}
+
+#if defined(SELFSPEC_AVX2)
+// Turns rows of n floats into columns: value i of all cells side by side, for each i.
+inline void to_columns(const float * rows, int64_t n, float * columns) {
+    for (int64_t i = 0; i < n; i += VL) {
+        for (int64_t cell = 0; cell < CELLS; cell += VL) {
+            transpose(rows + cell*n + i, n, columns + i*CELLS + cell, CELLS);
+        }
+    }
+}
+
+// Adds lanes first, first + STEP, ... of the products of some queries and 2*VL cells, in the order of `sums`.
+template <int T, int STEP>
+void add_lanes(const float * columns, int64_t n, const float * const * q, int first, vf (&totals)[T][2]) {
+    if constexpr (STEP == VL) {
+        vf products[T][2];
+        each<T>([&](auto t) { products[t][0] = products[t][1] = zero(); });
+        for (int64_t i = first; i < n; i += VL) {
+            const vf x = load_f(columns + i*CELLS), y = load_f(columns + i*CELLS + VL);
+            each<T>([&](auto t) {
+                const vf value = repeat_f(q[t][i]);
+                products[t][0] = fma(x, value, products[t][0]);
+                products[t][1] = fma(y, value, products[t][1]);
+            });
+        }
+        each<T>([&](auto t) { totals[t][0] = products[t][0]; totals[t][1] = products[t][1]; });
+    } else {
+        vf others[T][2];
+        add_lanes<T, 2*STEP>(columns, n, q, first, totals);
+        add_lanes<T, 2*STEP>(columns, n, q, first + STEP, others);
+        each<T>([&](auto t) { each<2>([&](auto j) { totals[t][j] = add(totals[t][j], others[t][j]); }); });
+    }
+}
+
+// Multiplies a block that was turned into columns. The bits are those of `multiply_rows`.
+template <int T> void multiply_columns(const float * columns, int64_t n, const float * const * q, float * const * products) {
+    for (int64_t cell = 0; cell < CELLS; cell += 2*VL) {
+        vf totals[T][2];
+        add_lanes<T, 1>(columns + cell, n, q, 0, totals);
+        each<T>([&](auto t) { each<2>([&](auto j) { store_f(products[t] + cell + j*VL, totals[t][j]); }); });
+    }
+}
+
+#endif
+
+// Turns products into scores.
+inline void scale_and_mask(const Task & task, const Query & query, int64_t block, float * scores) {
+    const auto & [scale, bias, softcap] = task.parameters;
+    const int64_t n = task.cells_in(block);
+    ggml_fp16_t part[CELLS];
+    const ggml_fp16_t * mask = query.mask + block*CELLS;
+    if (!query.mask || n < CELLS) {
+        std::fill_n(part, CELLS, MINUS_INFINITY);
+        if (query.mask) {
+            std::copy_n(mask, n, part);
+        } else {
+            std::fill_n(part, n, 0);
+        }
+        mask = part;
+    }
+    if (softcap != 0) {
+        for (int c = 0; c < CELLS; c++) {
+            scores[c] = tanhf(scores[c]*scale);
+        }
+    }
+    const vf factor = repeat_f(softcap == 0 ? scale : softcap);
+    for (int c = 0; c < CELLS; c += VL) {
+        const vf added = mul(repeat_f(query.slope), load_f16(mask + c));
+        store_f(scores + c, where_above(added, -INFINITY, fma(load_f(scores + c), factor, added)));
+    }
+}
+
+// Computes the scores of computed block i, here and below the number of a block. `of_heads`: the head, among those that are
+// computed at once.
+void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t of_heads, int64_t i) {
+    const int64_t head = first_head + of_heads, block = work.blocks[i], n = up(task.dk);
+    const Query * const queries = work.queries_of(task, head);
+    float * const  largest = work.largest_in(task, of_heads, i);
+    const VisibleCells visible(task, work, 0, task.n_queries, block);
+    std::fill_n(largest, up(task.n_queries), -INFINITY);
+    const auto score = [&](auto n_tile, int first, auto multiply) {
+        const float * q[n_tile];
+        float *       scores[n_tile];
+        for (int t = 0; t < n_tile; t++) {
+            const int64_t j = visible.queries[first + t];
+            q[t]      = queries[j].q;
+            scores[t] = work.weights_in(task, of_heads, j, i);
+            if (task.dk != n) {
+                unpack_floats<float, as_they_are>(queries[j].q, task.dk, work.padded + t*n);
+                q[t] = work.padded + t*n;
+            }
+        }
+        multiply(q, scores);
+        for (int t = 0; t < n_tile; t++) {
+            const int64_t j = visible.queries[first + t];
+            scale_and_mask(task, queries[j], block, scores[t]);
+            largest[j] = largest_of(scores[t]);
+        }
+    };
+    const auto with_rows = [&](const auto & rows) {
+        in_tiles<QUERIES>(visible.n, [&](auto t, int first) {
+            score(t, first, [&](auto q, auto scores) { multiply_rows<t>(rows, n, q, scores); });
+        });
+    };
+    const char * const k = task.rows(task.k, head) + block*CELLS*task.k->nb[1];
+    if (task.is_whole(task.dk, block) && with_stored(visible.n, task.k, k, with_rows)) {
+        return;
+    }
+    unpack(task.k, k, visible.cells, task.dk, work.rows);
+#if defined(SELFSPEC_AVX2)
+    if (visible.n > FEW) {
+        to_columns(work.rows, n, work.columns);
+        in_tiles<OF_MANY>(visible.n, [&](auto t, int first) {
+            score(t, first, [&](auto q, auto scores) { multiply_columns<t>(work.columns, n, q, scores); });
+        });
+        return;
+    }
+#endif
+    with_rows(Floats{work.rows, n});
+}
+
+}  // namespace
+
+}  // namespace selfspec
+#endif
