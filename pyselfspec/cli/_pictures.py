@@ -29,7 +29,8 @@ class PictureOptions:
         "--image",
         type=FILE,
         multiple=True,
-        help="Picture to put before the prompt or the first question; needs --mmproj; repeatable.",
+        help="Picture to put before the first question, or before a prompt to continue, or where "
+        "that has <__media__>; needs --mmproj; repeatable.",
     )
 
     def check(self) -> None:

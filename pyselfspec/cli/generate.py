@@ -176,8 +176,6 @@ def command(
     pyselfspec generate demo "Once upon a time"
     pyselfspec generate model.gguf -f prompt.txt --temp 0 --compare
     pyselfspec generate model.gguf -f prompt.txt --draft ngram+model:small.gguf
-
-    With --image, pictures come before the prompt, or where it has <__media__>.
     """
     pictures.check()
     drafts.check(verify)
