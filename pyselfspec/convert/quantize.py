@@ -17,7 +17,7 @@ from gguf import LlamaFileType
 
 from ..errors import ArgumentError, ModelFileError
 from ..gguf import file as gguf_file
-from ..runtime.ffi import calls, load
+from ..runtime.ffi import load, model_calls
 from ..util.files import replacing
 from ..util.machine import usable_cores
 from ..util.progress import Progress
@@ -121,7 +121,7 @@ def _main(source: str, target: str, *numbers: str) -> int:
     load.set_verbose(True)
     type_number, n_threads, pure = map(int, numbers)
     files = os.fsencode(source), os.fsencode(target)
-    return calls.quantize(*files, type_number, n_threads, bool(pure))
+    return model_calls.quantize(*files, type_number, n_threads, bool(pure))
 
 
 if __name__ == "__main__":

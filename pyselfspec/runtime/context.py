@@ -313,10 +313,9 @@ class Context(Closing):
         """Run a pass over rows of a picture."""
         require_picture(self, picture, len(rows))
         seq_id, pos = rows.seq_ids[0], rows.pos[0]
-        seq = self.sequence(seq_id)
         with self.lock:
             require_positions(self, rows)
-            if rows != Rows.of(seq_id, seq.n_past, rows.tokens, "none"):
+            if rows != Rows.of(seq_id, self.sequence(seq_id).n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
             self._begin_pass(rows, what)
             try:

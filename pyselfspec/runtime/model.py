@@ -30,7 +30,7 @@ from ..util.sizes import INT32_MAX, size_text
 from . import loading, memory, offload
 from . import rpc as servers
 from .context_options import ContextOptions
-from .ffi import calls, devices
+from .ffi import devices, model_calls
 from .ffi import load as library
 from .ffi.load import llama
 from .lora import Adapter, AdapterFile, Adapters, file_and_scale, load_adapter, scaled
@@ -322,21 +322,21 @@ class Model(Vocabulary):
         """The bytes of the recurrent state of one sequence; 0 for a model without one. A context
         holds one for each sequence, and as many more as it keeps snapshots."""
         with self.in_use:
-            return calls.model_state_bytes(self.handle)
+            return model_calls.state_bytes(self.handle)
 
     @cached_property
     def replays_states(self) -> bool:
         """Whether contexts can compute a recurrent state again from the rows of the last pass, and
         then need no snapshots of it."""
         with self.in_use:
-            return calls.model_replays(self.handle)
+            return model_calls.replays(self.handle)
 
     @cached_property
     def head_size_k(self) -> int:
         """The number of values of K in one attention head."""
         key = f"{self.file.architecture}.attention.key_length"
         with self.in_use:
-            length = calls.model_meta(self.handle, key)
+            length = model_calls.meta(self.handle, key)
         return int(length) if length else self.n_embd // max(1, self.file.n_head)
 
     @cached_property
@@ -353,7 +353,7 @@ class Model(Vocabulary):
     def draft_mask(self) -> LayerMask | None:
         """The mask that the model's metadata recommends for drafting, None without one."""
         with self.in_use:
-            text = calls.model_meta(self.handle, MASK_KEY)
+            text = model_calls.meta(self.handle, MASK_KEY)
         if text is None:
             return None
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from ..util.closable import Closing
-from .ffi import calls
+from .ffi import model_calls
 from .ffi.load import llama
 from .pieces import N_PIECE, Pieces
 from .thread_guards import InUse
@@ -94,7 +94,9 @@ class Vocabulary(Closing):
             return self._tokenize_pieces(text, add_special, parse_special)
         with self.in_use:
             vocab = self.require_tokenizer()
-            return calls.tokenize(vocab, data, add_special=add_special, parse_special=parse_special)
+            return model_calls.tokenize(
+                vocab, data, add_special=add_special, parse_special=parse_special
+            )
 
     def _tokenize_pieces(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         """Return the token ids of a long text, whose pieces are tokenized alone."""
@@ -103,13 +105,13 @@ class Vocabulary(Closing):
         with self.in_use:
             vocab = self.require_tokenizer()
             if add_special:
-                around = calls.tokenize(vocab, b"", add_special=True, parse_special=False)
+                around = model_calls.tokenize(vocab, b"", add_special=True, parse_special=False)
         n_before = int(around[:1] == [self.start_token])
         found += around[:n_before]
         for piece in self._pieces_of[parse_special].of(text):
             with self.in_use:  # the model may be closed between two pieces
                 vocab = self.require_tokenizer()
-                found += calls.tokenize(
+                found += model_calls.tokenize(
                     vocab, piece.encode(), add_special=False, parse_special=parse_special
                 )
         return found + around[n_before:]
@@ -143,14 +145,14 @@ class Vocabulary(Closing):
         if piece is None:
             self.require_tokens([token])
             with self.in_use:
-                piece = calls.token_to_piece(self.require_tokenizer(), token)
+                piece = model_calls.token_to_piece(self.require_tokenizer(), token)
             self._bytes_of[token] = piece
         return piece
 
     def pieces(self) -> list[bytes]:
         """Return the bytes of all tokens, by token id."""
         with self.in_use:
-            return calls.pieces(self.require_tokenizer(), self.n_vocab)
+            return model_calls.pieces(self.require_tokenizer(), self.n_vocab)
 
     def require_tokens(self, tokens: Sequence[int]) -> None:
         """Raise ArgumentError for ids outside the vocabulary."""

@@ -16,12 +16,12 @@ from pyselfspec import LayerMask, Model
 from pyselfspec.errors import ArgumentError, MaskError
 from pyselfspec.runtime import pieces, vocabulary
 from pyselfspec.runtime.context_options import ContextOptions
-from pyselfspec.runtime.ffi import calls
+from pyselfspec.runtime.ffi import model_calls
 from pyselfspec.runtime.model import MASK_KEY
 from pyselfspec.util import paths
 from tools.models import tiny_gguf
 
-tokenize_whole = calls.tokenize
+tokenize_whole = model_calls.tokenize
 
 
 @pytest.mark.parametrize("text", ["the hand", " a ", "ümläut 漢字 🙂", "a\0b", ""])
@@ -43,13 +43,13 @@ def test_the_first_tokens_are_those_of_the_whole_text(
 
 
 def test_a_long_text_is_read_as_far_as_needed(demo: Any, monkeypatch: Any) -> None:
-    lengths, tokenize = [], calls.tokenize
+    lengths, tokenize = [], model_calls.tokenize
 
     def counted(vocab: int, text: bytes, **options: bool) -> list[int]:
         lengths.append(len(text))
         return tokenize(vocab, text, **options)
 
-    monkeypatch.setattr(calls, "tokenize", counted)
+    monkeypatch.setattr(model_calls, "tokenize", counted)
     assert len(demo.first_tokens("the king and the hen " * 10**6, 64)) == 64
     assert sum(lengths) < 100_000
 
@@ -73,7 +73,7 @@ def test_long_texts_have_the_tokens_of_the_whole(
         with monkeypatch.context() as patch:
             patch.setattr(vocabulary, "N_PIECE", 100)
             patch.setattr(pieces.Pieces.of, "__defaults__", (100,))
-            patch.setattr(calls, "tokenize", counted)
+            patch.setattr(model_calls, "tokenize", counted)
             assert model.tokenize(text, **how) == whole
         assert len(lengths) > 2 or not parse_special
 

@@ -28,7 +28,7 @@ from parameters import crossed, nightly_unless
 from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
 from pyselfspec.gguf.header import tensor_types
-from pyselfspec.runtime.ffi import calls
+from pyselfspec.runtime.ffi import model_calls
 from pyselfspec.runtime.width_check import exact_types, same_at_widths
 from pyselfspec.util import build
 from tools.models import random_gguf, tiny_gguf
@@ -245,7 +245,10 @@ def test_every_type_of_the_pin(
         random_gguf.write(path, recipe, 256, lambda _: None)
     else:  # newer than gguf-py
         source = tiny_path(n_embd=256, n_layer=1)
-        assert calls.quantize(bytes(source), bytes(path), quantize.TYPES[type_name.lower()], 1) == 0
+        assert (
+            model_calls.quantize(bytes(source), bytes(path), quantize.TYPES[type_name.lower()], 1)
+            == 0
+        )
     with Model(path) as model:
         context = new_context(model, n_batch=N_PROMPT)
         if not context.abilities.exact_width:

@@ -26,7 +26,7 @@ from ...masks.layer_mask import LayerMask
 from ...masks.score import Score
 from ...masks.space import Space, Unit
 from ...runtime.context import Context
-from ...runtime.ffi import calls
+from ...runtime.ffi.devices import release_memory
 from ...runtime.kv import KVSequence
 from ...runtime.passes import Pass, Rows
 from ...speculate import hit_rates
@@ -227,7 +227,7 @@ class Adaptation(Closing):
         self._us = us / expected
         self._n_used = len(history)
         if self.state.n_candidates % N_TRIM == 0 and self.state.candidate is None:
-            calls.release_memory()  # of graphs of masks that were tried
+            release_memory()  # of graphs of masks that were tried
         self.state = replace(self.state, trial_us=self.state.trial_us + us)
 
     def _scores(self, history: Sequence[int], masks: Sequence[LayerMask]) -> Work[list[Score]]:

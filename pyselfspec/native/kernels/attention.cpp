@@ -19,6 +19,7 @@
 #include "vec.h"
 
 #include <iterator>
+#include <numeric>
 
 namespace selfspec {
 
@@ -52,17 +53,15 @@ const float * tops_of(const Task & task, Work & work, int64_t first_head, int64_
 
 // Replaces the scores of a block by exp(score - largest), and returns the sum of these weights.
 int64_t to_weights(float * block, float largest) {
-    int32_t whole[CELLS];
+    vi sums = zero_i();
     for (int c = 0; c < CELLS; c += VL) {
         const vf weights = ggml_v_expf(sub(load_f(block + c), repeat_f(largest)));
         store_f(block + c, weights);
-        store(whole + c, to_int(mul(weights, repeat_f(ONE))));
+        sums = add_pairs(sums, to_int(mul(weights, repeat_f(ONE))));
     }
-    int64_t sum = 0;
-    for (int32_t weight : whole) {
-        sum += weight;
-    }
-    return sum;
+    int64_t of_lane[VB/8];
+    store(of_lane, sums);
+    return std::accumulate(of_lane, of_lane + VB/8, int64_t(0));
 }
 
 //

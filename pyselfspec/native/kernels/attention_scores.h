@@ -9,23 +9,6 @@ namespace selfspec {
 
 namespace {
 
-// Returns the largest score, or NaN if one of them is NaN, as after a broken activation: the largest would hide it.
-float largest_of(const float * scores) {
-    vf   largest = repeat_f(-INFINITY);
-    bool broken  = false;
-    for (int c = 0; c < CELLS; c += 2*VL) {
-        const vf x = load_f(scores + c), y = load_f(scores + c + VL);
-        largest = max(largest, max(x, y));
-        broken |= no_number(x, y);
-    }
-    if (broken) {
-        return NAN;
-    }
-    float of_lane[VL];
-    store_f(of_lane, largest);
-    return *std::max_element(of_lane, of_lane + VL);
-}
-
 // Multiplies the rows of a block by some queries of n values, which are whole vectors: the products that fill a vector are summed
 // at once.
 template <int T, typename Rows> void multiply_rows(Rows rows, int64_t n, const float * const * q, float * const * products) {
@@ -91,8 +74,9 @@ template <int T> void multiply_columns(const float * columns, int64_t n, const f
 
 #endif
 
-// Turns products into scores.
-inline void scale_and_mask(const Task & task, const Query & query, int64_t block, float * scores) {
+// Turns products into scores. Returns the largest, or NaN if one of them is NaN, as after a broken activation: the largest would
+// hide it.
+inline float scale_and_mask(const Task & task, const Query & query, int64_t block, float * scores) {
     const auto & [scale, bias, softcap] = task.parameters;
     const int64_t n = task.cells_in(block);
     ggml_fp16_t part[CELLS];
@@ -112,10 +96,20 @@ inline void scale_and_mask(const Task & task, const Query & query, int64_t block
         }
     }
     const vf factor = repeat_f(softcap == 0 ? scale : softcap);
-    for (int c = 0; c < CELLS; c += VL) {
+    const auto score = [&](int c) {
         const vf added = mul(repeat_f(query.slope), load_f16(mask + c));
-        store_f(scores + c, where_above(added, -INFINITY, fma(load_f(scores + c), factor, added)));
+        return where_above(added, -INFINITY, fma(load_f(scores + c), factor, added));
+    };
+    vf   largest = repeat_f(-INFINITY);
+    bool broken  = false;
+    for (int c = 0; c < CELLS; c += 2*VL) {
+        const vf x = score(c), y = score(c + VL);
+        store_f(scores + c, x);
+        store_f(scores + c + VL, y);
+        largest = max(largest, max(x, y));
+        broken |= no_number(x, y);
     }
+    return broken ? NAN : largest_lane(largest);
 }
 
 // Computes the scores of computed block i, here and below the number of a block. `of_heads`: the head, among those that are
@@ -141,8 +135,7 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
         multiply(q, scores);
         for (int t = 0; t < n_tile; t++) {
             const int64_t j = visible.queries[first + t];
-            scale_and_mask(task, queries[j], block, scores[t]);
-            largest[j] = largest_of(scores[t]);
+            largest[j] = scale_and_mask(task, queries[j], block, scores[t]);
         }
     };
     const auto with_rows = [&](const auto & rows) {

@@ -62,6 +62,7 @@ inline void store_f(float * p, vf a)     { _mm256_storeu_ps(p, a); }
 inline void store(void * p, vi a)        { _mm256_storeu_si256((__m256i *) p, a); }
 inline vi to_int(vf a)                   { return _mm256_cvtps_epi32(a); }
 inline vf max(vf a, vf b)                { return _mm256_max_ps(a, b); }
+inline float largest_lane(vf a)          { return largest_of_eight(a); }
 inline uint32_t nonzero(vf a)            { return (uint32_t) _mm256_movemask_ps(_mm256_cmp_ps(a, zero(), _CMP_NEQ_UQ)); }
 inline bool no_number(vf a, vf b)        { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0; }
 inline vf where_above(vf x, float limit, vf a) {
@@ -125,6 +126,10 @@ inline vi mac2(vi acc, vi a, vi b) {
 #else
     return add32(acc, mac2(a, b));
 #endif
+}
+
+inline vi add_pairs(vi acc, vi a) {
+    return _mm256_add_epi64(_mm256_add_epi64(acc, and_(a, repeat64(0xffffffff))), _mm256_srli_epi64(a, 32));
 }
 
 inline vi pack32(vi a, vi b)             { return _mm256_packs_epi32(a, b); }

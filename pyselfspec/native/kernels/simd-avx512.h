@@ -66,6 +66,9 @@ inline void store_f(float * p, vf a)     { _mm512_storeu_ps(p, a); }
 inline void store(void * p, vi a)        { _mm512_storeu_si512(p, a); }
 inline vi to_int(vf a)                   { return _mm512_cvtps_epi32(a); }
 inline vf max(vf a, vf b)                { return _mm512_max_ps(a, b); }
+inline float largest_lane(vf a) {  // of numbers
+    return largest_of_eight(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
+}
 inline uint32_t nonzero(vf a)            { return _mm512_cmp_ps_mask(a, zero(), _CMP_NEQ_UQ); }  // a bit for each lane
 inline bool no_number(vf a, vf b)        { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }  // in any lane
 // a where x is above the limit, else x.
@@ -106,6 +109,11 @@ inline vf sums(const vf (&v)[16]) {
     };
     const vf a = pairs(four(0), four(1)), b = pairs(four(2), four(3));
     return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+// Adds 32-bit lanes, which are not negative, to the 64-bit lanes of `acc`, two to each.
+inline vi add_pairs(vi acc, vi a) {
+    return _mm512_add_epi64(_mm512_add_epi64(acc, and_(a, repeat64(0xffffffff))), _mm512_srli_epi64(a, 32));
 }
 
 // Sums of four products of bytes, unsigned by signed, added to the 32-bit lanes of `acc`.

@@ -36,6 +36,12 @@ inline void  store_halves(void * p, const float * x) {  // eight
     _mm_storeu_si128((__m128i *) p, _mm256_cvtps_ph(_mm256_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline float largest_of_eight(__m256 a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
 inline int32_t largest_of_eight(__m256i a) {
     __m128i x = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));

@@ -1,5 +1,5 @@
 """Devices that a model can run on: GPUs of this machine, and devices of others through ggml's RPC
-backend."""
+backend; and memory that this process gives back."""
 
 from __future__ import annotations
 
@@ -115,3 +115,19 @@ def rpc_serve(endpoint: str, n_threads: int, cache: str | None) -> None:
     folder = None if cache is None else os.fsencode(cache)
     array = (ADDRESS * len(devices))(*devices)
     start(endpoint.encode(), folder, n_threads, len(devices), ctypes.addressof(array))
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, which glibc keeps: many graphs of different sizes would
+    fragment it more and more."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # another C library
+        return None
