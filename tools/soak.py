@@ -256,6 +256,14 @@ class Crowd:
                 await asyncio.sleep(0.1)
         self.seen.wrong.append("a slot is still taken")
 
+    async def wait_for_files(self, n: int) -> None:
+        """Wait until the server has closed the connections of clients that have gone: until it has
+        at most n files, 10 s at most."""
+        for _ in range(100):
+            if Usage.of(self.pid, with_children=not self.is_router).n_files <= n:
+                return
+            await asyncio.sleep(0.1)
+
     async def end(self, process: subprocess.Popen[str], n_clients: int) -> float:
         """Send SIGTERM in the middle of work; return the seconds until the end."""
         async with self.client(n_clients) as http:
@@ -319,6 +327,7 @@ async def soak(
     await crowd.ask(n_clients, 2 * n_clients)  # for as many threads as there will be
     crowd.measure("start")
     await crowd.ask(n_clients, n_requests)
+    await crowd.wait_for_files(usage["start"].n_files)
     crowd.measure("end")
     start, end = usage["start"], usage["end"]
     if end.n_files > start.n_files or end.n_threads > start.n_threads:
