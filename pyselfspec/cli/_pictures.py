@@ -40,7 +40,7 @@ class PictureOptions:
 
     def projector(self, model: Model, n_threads: int | None) -> Projector | None:
         """Return the projector, which the model closes; None without one. Raises ModelFileError for
-        a file that is no projector of the model."""
+        a file that is not a projector of the model."""
         if self.mmproj is None:
             return None
         require_sound(model.path, self.mmproj)
@@ -48,8 +48,8 @@ class PictureOptions:
 
 
 def read_picture(projector: Projector, path: Path) -> bytes:
-    """Return the content of a file. Raises ArgumentError for one that the projector cannot read,
-    OSError for one that nobody can."""
+    """Return the content of a picture's file. Raises OSError for a file that cannot be opened,
+    ArgumentError for a picture that the projector cannot read."""
     try:
         with path.open("rb") as file:
             data = read_limited(file, MAX_PICTURE)

@@ -92,6 +92,7 @@ inline __m256i dot4(__m256i sums, __m256i u, __m256i s) {
 #define _mm512_cvtps_epi32(a)             emulated::lanes<simde__m512i, int32_t, float>(a, [](size_t i, const float * x) { return (int32_t) lrintf(x[i]); })
 #define _mm512_cvtph_ps(a)                emulated::halves_to_floats(a)
 #define _mm512_extractf32x8_ps(a, i)      emulated::lanes<__m256, float, float>(a, [](size_t j, const float * x) { return x[8*(i) + j]; })
+#define _mm512_kortestz(a, b)             ((uint16_t) ((a) | (b)) == 0)
 #define _mm512_mask_broadcast_i64x2(a, where, x) emulated::broadcast_where(a, where, x)
 #define _mm512_shuffle_f32x4(a, b, order) emulated::shuffled_quarters(a, b, order)
 #define _mm512_zextsi128_si512(a)         emulated::extended(a)

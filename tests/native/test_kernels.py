@@ -214,16 +214,29 @@ EMULATED = {"AVX-512": "AVX512", "AVX-512 VNNI": "AVX512_VNNI", "AVX-VNNI": "AVX
 @pytest.mark.parametrize("name", EMULATED)
 def test_products_with_emulated_vectors(name: str, tmp_path: Path) -> None:
     """On processors without them."""
+    options = [*emulating(name), "-DSELFSPEC_TILE=[[gnu::noinline]]"]  # compiles fast
+    assert ALL_RIGHT.fullmatch(output_of(tmp_path, "kernels", SOURCES, options))
+
+
+def emulating(name: str) -> list[str]:
+    """Return the compiler's options for vectors that this processor need not have."""
     if not set(AVX2) <= flags() or not Path("/usr/include/simde").is_dir():
         pytest.skip("this needs AVX2 and SIMDe (libsimde-dev)")
     header = ROOT / "tests" / "native" / "emulated_vectors.h"
-    options = ["-include", str(header), f"-DEMULATED_{EMULATED[name]}", *(f"-m{f}" for f in AVX2)]
-    fast = ["-w", "-DSELFSPEC_TILE=[[gnu::noinline]]"]  # to compile
-    assert ALL_RIGHT.fullmatch(output_of(tmp_path, "kernels", SOURCES, [*options, *fast]))
+    macro = f"-DEMULATED_{EMULATED[name]}"
+    return ["-w", "-include", str(header), macro, *(f"-m{flag}" for flag in AVX2)]
+
+
+ALL_KINDS = "72 kinds of attention, 0 wrong\n"
 
 
 @pytest.mark.parametrize("name", ["AVX2", "AVX-512"])
 def test_attention(name: str, tmp_path: Path) -> None:
     """A token alone and among others, with up to 16 threads, for several types of K and V."""
     said = checked(name, tmp_path, "attention", ["attention"])
-    assert said == "72 kinds of attention, 0 wrong\n"
+    assert said == ALL_KINDS
+
+
+@pytest.mark.emulated
+def test_attention_with_emulated_vectors(tmp_path: Path) -> None:
+    assert output_of(tmp_path, "attention", ["attention"], emulating("AVX-512")) == ALL_KINDS

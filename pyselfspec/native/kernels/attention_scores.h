@@ -30,7 +30,7 @@ template <int T, typename Rows> void multiply_rows(Rows rows, int64_t n, const f
     }
 }
 
-#if defined(SELFSPEC_AVX2)
+#if defined(SELFSPEC_AVX2)  // not measured with longer vectors
 // Turns rows of n floats into columns: value i of all cells side by side, for each i.
 inline void to_columns(const float * rows, int64_t n, float * columns) {
     for (int64_t i = 0; i < n; i += VL) {
@@ -71,7 +71,6 @@ template <int T> void multiply_columns(const float * columns, int64_t n, const f
         each<T>([&](auto t) { each<2>([&](auto j) { store_f(products[t] + cell + j*VL, totals[t][j]); }); });
     }
 }
-
 #endif
 
 // Turns products into scores. Returns the largest, or NaN if one of them is NaN, as after a broken activation: the largest would
