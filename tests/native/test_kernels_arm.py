@@ -20,7 +20,7 @@ PROGRAMS = {
     "attention": ("attention",),
 }
 N_KINDS = 18  # sixteen types, two with activations as they are
-N_ATTENTION = 70
+N_ATTENTION = 72
 VERSION = '#define GGML_VERSION ""\n#define GGML_COMMIT ""\n'  # made by CMake otherwise
 GGML = ("ggml.c", "ggml-quants.c", "ggml-threading.cpp")
 
