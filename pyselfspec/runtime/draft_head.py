@@ -145,10 +145,16 @@ class DraftHead(Closing):
 
     def draft_block(
         self, rows: Rows, head: Head = "logits", among: ShortList | None = None
-    ) -> None:
+    ) -> NDArray[np.float32] | None:
         """Run the pass that drafts a block: the text's last token and masks, all with outputs. The
-        caller removes these rows. Raises what ``decode`` does."""
-        self._decode(rows, rows.tokens, None, None, head, among)
+        caller removes these rows.
+
+        Returns the predicted probabilities that tokens drafted by the rows are accepted, float32
+        [n_rows]; None for a head without confidence. Raises what ``decode`` does.
+        """
+        confidence = np.empty(len(rows), np.float32) if self.kind.has_confidence else None
+        self._decode(rows, rows.tokens, None, confidence, head, among)
+        return confidence
 
     def score(self, row: int, previous: int) -> None:
         """Make the logits of a row of a block the scores of its candidates after a token, -inf for

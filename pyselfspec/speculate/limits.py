@@ -27,9 +27,9 @@ class DraftDecision(Enum):
 class Pick(NamedTuple):
     """A draft token selected from the logits of a draft pass.
 
-    p: probability of the most likely token, by which drafting goes on or stops. It does not depend
-        on what was drawn: dropping tokens by their own probability would change the distribution
-        of the tokens that are kept.
+    p: probability of the most likely token, or the head's confidence, by which drafting goes on or
+        stops. It does not depend on what was drawn: dropping tokens by their own probability would
+        change the distribution of the tokens that are kept.
     likeliest: the most likely token.
     distribution: the distribution that the token was drawn from; None: it is the most likely one.
     """

@@ -49,7 +49,11 @@ class Block(Oracle):
     def run(self, tokens, given):
         own, x = next(self._block)
         if self._kind.has_markov:
-            own = own + self._w["markov_w2.weight"] @ self._w["markov_w1.weight"][tokens[-1]]
+            before = self._w["markov_w1.weight"][tokens[-1]]
+            own = own + self._w["markov_w2.weight"] @ before
+            if self._kind.has_confidence:
+                found = self._w["conf_proj.weight"] @ [*x, *before] + self._w["conf_proj.bias"]
+                self.confidence = 1 / (1 + np.exp(-found[0]))
         logits = np.full(self._n_vocab, -np.inf)
         logits[self._w.get("d2t", np.arange(len(own)))] = own
         return np.zeros(1), self._scored(logits, x, tokens[-1])

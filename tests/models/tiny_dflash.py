@@ -82,7 +82,7 @@ KINDS = (
     Kind("sections", has_sections=True),
     Kind("causal, k is v", is_causal=True, has_values=False, n_block=4),
     Kind("dspark", own=(), has_markov=True, has_confidence=True),
-    Kind("dspark from the second row", has_markov=True, from_first=False),
+    Kind("dspark from the second row", has_markov=True, has_confidence=True, from_first=False),
     Kind("dspark with own tokens", own=("output",), tokens=range(3, 317, 2), has_markov=True),
     Kind("dflash2", own=(), n_block=8, n_candidates=7, has_post_norms=True, scale=2.0),
     Kind(

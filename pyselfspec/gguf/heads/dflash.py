@@ -29,7 +29,7 @@ from .head_file import (
 
 ARCHITECTURE = "dflash"
 MASK = "tokenizer.ggml.mask_token_id"
-MARKOV = "markov_w1.weight"  # of DSpark
+MARKOV, CONFIDENCE = "markov_w1.weight", "conf_proj.weight"  # of DSpark
 SELECTOR = "selector_hidden.weight"  # of DFlash2
 PREDECESSOR, SUCCESSOR = "selector_predecessor.weight", "selector_successor.weight"
 N_BLOCK_MAX = 32  # rows
@@ -131,6 +131,7 @@ def _kind(header: Header, names: set[str], n_vocab: int) -> HeadFormat:
         mask_token=mask,
         is_causal=value(header, "attention.causal") is True,
         scores_candidates=SELECTOR in names,
+        has_confidence=has_markov and CONFIDENCE in names,
     )
 
 

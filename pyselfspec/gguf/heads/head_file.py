@@ -28,6 +28,7 @@ class HeadFormat:
     mask_token: the id of a mask.
     is_causal: whether rows of a block see those before them only.
     scores_candidates: whether a row of a block scores a few tokens by the token before it.
+    has_confidence: whether a row of a block predicts that its token is accepted.
     n_chained: number of blocks in a model's own file, of which block k drafts the token k + 1 after
         the next one.
     """
@@ -40,6 +41,7 @@ class HeadFormat:
     mask_token: int = 0
     is_causal: bool = True
     scores_candidates: bool = False
+    has_confidence: bool = False
     n_chained: int = 1
 
     @property

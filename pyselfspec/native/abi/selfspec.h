@@ -291,7 +291,8 @@ SELFSPEC_API int32_t selfspec_draft_fuse(struct selfspec_session * session, int3
 //   hidden_out  [number of outputs, n_embd] receives the states after rows with an output, the input of later rows
 // Rows of a DFlash head belong to one sequence and have either states [n_tokens, n_features], of the target's blocks as for
 // selfspec_draft_fuse() and without outputs, whose K/V are kept; or tokens, all with outputs: one after those states, and mask
-// tokens. The caller removes the latter. hidden_out is NULL.
+// tokens. The caller removes the latter. hidden_out is NULL; or, for tokens and a DSpark head with confidence, [n_tokens]
+// receives the predicted probabilities that the tokens drafted by the rows are accepted.
 SELFSPEC_API int32_t selfspec_draft_decode(struct selfspec_session * session, const struct selfspec_decode_args * args);
 
 // After a pass over a block of a DFlash2 head, make the logits of a row the scores of its candidates when they follow a token:

@@ -3,7 +3,8 @@
 // blocks, which some models have after their other blocks, and of Gemma 4's assistants are built alike. An assistant has no
 // K/V: it attends to those of its target. DFlash (https://arxiv.org/abs/2602.06036) turns the states of each token into K/V,
 // and drafts a block of tokens in one pass over a token and masks, which attend to each other. DFlash2 scores a few candidates
-// for each mask by the token that comes before it (https://inco.ai/blog/dflash2/).
+// for each mask by the token that comes before it (https://inco.ai/blog/dflash2/). DSpark may predict for each mask whether its
+// token will be accepted, its confidence.
 
 #include "session/draft.h"
 
@@ -24,8 +25,8 @@ selfspec_draft_head::selfspec_draft_head(selfspec_session & session) :
 
 void selfspec_draft_head::require_head() const {
     if (blocks) {
-        // no row leaves states: the scores of candidates come in their place, for rows with and without an output
-        llama_set_embeddings_nextn(&ctx, n_candidates() > 0, false);
+        // no row leaves states: in their place come the scores of candidates or confidences, for rows with and without an output
+        llama_set_embeddings_nextn(&ctx, n_candidates() > 0 || has_confidence(), false);
         return;
     }
     if (!selfspec_has(model, SELFSPEC_TRAIT_HEAD) && ctx.get_cparams().ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
@@ -75,7 +76,7 @@ void selfspec_draft_head::fuse(int32_t n_rows, const float * features, float * s
 void selfspec_draft_head::require_block(const selfspec_request & asked) const {
     const auto & rows = asked.rows;
     const int32_t n_outputs = rows.tokens ? rows.n : 0;
-    if (!rows.tokens == !asked.states.in || rows.n_outputs() != n_outputs || asked.states.out) {
+    if (!rows.tokens == !asked.states.in || rows.n_outputs() != n_outputs || (asked.states.out && !has_confidence())) {
         selfspec_refuse("rows of a head that drafts blocks are states, or tokens with an output each");
     }
     if (rows.n > (int32_t) ctx.n_ubatch()) {
@@ -102,8 +103,9 @@ void selfspec_draft_head::require_nextn(const selfspec_pass & pass) const {
     }
 }
 
-// Copies the states that rows with an output have left.
+// Copies the states that rows with an output have left; of a block, the confidences, with which the graph fills rows of states.
 void selfspec_draft_head::copy_left(const selfspec_rows & rows, float * out) const {
+    const size_t n = blocks ? 1 : model.hparams.n_embd_out();
     for (int32_t i = 0; i < rows.n; ++i) {
         if (!rows.outputs[i]) {
             continue;
@@ -112,7 +114,7 @@ void selfspec_draft_head::copy_left(const selfspec_rows & rows, float * out) con
         if (!found) {
             selfspec_refuse("the head left no states", SELFSPEC_FAILED);
         }
-        out = std::copy_n(found, model.hparams.n_embd_out(), out);
+        out = std::copy_n(found, n, out);
     }
 }
 
@@ -159,6 +161,10 @@ void selfspec_draft_head::decode(const selfspec_decode_args & args) {
 // The number of candidates for each row of a DFlash2 head, 0 for other heads.
 int32_t selfspec_draft_head::n_candidates() const {
     return model.dflash_selector_hidden ? (int32_t) model.hparams.dflash_selector_top_k : 0;
+}
+
+bool selfspec_draft_head::has_confidence() const {
+    return model.dspark_conf_proj != nullptr;
 }
 
 // A row of the graph's result has the ids of its candidates, then their scores after each candidate of the row before it.

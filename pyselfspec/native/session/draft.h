@@ -21,6 +21,7 @@ public:
 private:
     void    require_head() const;
     int32_t n_candidates() const;
+    bool    has_confidence() const;
     void    require_block(const selfspec_request & asked) const;
     void    require_nextn(const selfspec_pass & pass) const;
     void    copy_left    (const selfspec_rows & rows, float * out) const;
@@ -29,5 +30,5 @@ private:
     llama_context     & ctx;
     const llama_model & model;
     const bool          fuses;  // EAGLE-3
-    const bool          blocks; // DFlash
+    const bool          blocks; // DFlash, DSpark, DFlash2
 };

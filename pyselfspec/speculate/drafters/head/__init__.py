@@ -228,6 +228,8 @@ class HeadDrafter(Drafter):
         row: int | None = seen.lead(history, what, self._short.tokens)
         while row is not None:
             pick = limit.select(head, row)
+            if seen.confidence is not None:
+                pick = pick._replace(p=float(seen.confidence[row]))
             yield pick
             row = seen.follow(pick.token, what, self._short.tokens)
 

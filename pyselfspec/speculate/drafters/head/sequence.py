@@ -28,6 +28,8 @@ class HeadSequence:
     tokens: the beginning of the text, as far as its states have been read.
     waiting: states of the last of them, whose rows have not run yet, float32 [n_features] each.
     pos, left: position of the last row of a draft, and the states after it, float32 [1, n_state].
+    confidence: predicted probabilities that the tokens of the last block are accepted, by row,
+        float32 [n_block]; None for heads that predict none.
     """
 
     head: DraftHead
@@ -36,6 +38,7 @@ class HeadSequence:
     waiting: list[NDArray[np.float32]] = field(default_factory=list)
     pos: int = 0
     left: NDArray[np.float32] = field(default_factory=lambda: np.empty((1, 0), np.float32))
+    confidence: NDArray[np.float32] | None = None
 
     @property
     def n_run(self) -> int:
@@ -177,7 +180,8 @@ class BlockSequence(HeadSequence):
         kind = self.head.kind
         self.catch_up(text, len(text) - 1)
         block = [text[-1], *[kind.mask_token] * (kind.n_block - 1)]
-        self.head.draft_block(Rows.of(self.seq.seq_id, self.n_run, block), head, among)
+        rows = Rows.of(self.seq.seq_id, self.n_run, block)
+        self.confidence = self.head.draft_block(rows, head, among)
         self.pos = self.n_run + kind.first_row
         return self._scored(kind.first_row, text[-1])
 
