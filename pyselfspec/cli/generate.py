@@ -180,6 +180,8 @@ def command(
     pictures.check()
     drafts.check(verify)
     prompt = options.read_prompt(text, drafts.mask_file, sampling.grammar_file)
+    if pictures.images and not isinstance(prompt, str):
+        raise click.UsageError("--image needs a text; leave out --prompt-tokens")
     params = sampling.params().with_seed()
     with machine.open(model) as (loaded, context):
         config = drafts.config(loaded.n_layer, verify)
@@ -216,11 +218,10 @@ def _with_pictures(
     prompt: Prompt, pictures: PictureOptions, model: Model, n_threads: int | None
 ) -> tuple[Prompt, tuple[Picture, ...]]:
     """Return the prompt as token ids, and its pictures; without pictures, the prompt alone."""
-    projector = pictures.projector(model, n_threads)
-    if projector is None or not pictures.images:
+    projector = pictures.projector(model, n_threads) if pictures.images else None
+    if projector is None:
         return prompt, ()
-    if not isinstance(prompt, str):
-        raise click.UsageError("--image needs a text; leave out --prompt-tokens")
+    assert isinstance(prompt, str)
     files = [read_picture(projector, path) for path in pictures.images]
     tokens, shown = projector.prompt(prompt, files)
     return tuple(tokens), tuple(shown)

@@ -24,7 +24,7 @@ from pyselfspec.masks.space import MaskSupport, Space, Unit, neighbour
 from pyselfspec.runtime.pass_result import PassResult
 from pyselfspec.runtime.passes import FULL, Pass
 from pyselfspec.runtime.width_check import same_at_widths
-from pyselfspec.speculate import drafters
+from pyselfspec.speculate import drafters, generation
 from pyselfspec.speculate import pass_requests as requests
 from pyselfspec.speculate.batching import batch_steps, generate_steps
 from pyselfspec.speculate.config import DraftConfig
@@ -477,7 +477,7 @@ class Immediate(layer_skip.LayerSkipDrafter):
 def test_the_time_of_a_trial_is_that_of_no_draft(drafter, monkeypatch):
     context = Clocked(Harmless(quality=0.2), n_ctx=2048)
     clock = SimpleNamespace(perf_counter_ns=lambda: 1000 * context.now_us)
-    for module in (requests, drafters):
+    for module in (requests, drafters, generation):
         monkeypatch.setattr(module, "time", clock)
     adaptation = Adaptation(
         context,
