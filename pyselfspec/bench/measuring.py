@@ -160,7 +160,7 @@ def _step_records(made: RecordedCompletion) -> Iterator[StepRecord]:
         pieces = (model.piece(token) if model.has_vocab else b"" for token in step.tokens)
         yield StepRecord(
             draft_us=step.draft.draft_us + step.draft.catch_up_us,
-            verify_us=step.verify_us,
+            verify_us=step.verify_us + step.removal_us,
             drafted=_count([each.source for each in step.draft.tokens]),
             texts=tuple(decoder.decode(piece) for piece in pieces),
             sources=tuple(source or "" for source in step.sources),

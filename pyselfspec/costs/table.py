@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from operator import mul
 
 from ..util.pass_width import N_WIDTH as N_WIDTH
 
@@ -21,7 +20,7 @@ class Costs:
     token_us: a draft token; for masks a masked pass over one token, with output; 0 for drafters
         without passes.
     last_us: the shared blocks for the last draft token, without output; 0 if there are none.
-    repeats: whether a pass over the accepted tokens follows each rejection, see ``repeating_us``.
+    removal_us: removing rejected draft tokens from the memory, which may take a pass.
     """
 
     n_past: int
@@ -29,7 +28,7 @@ class Costs:
     verify_us: tuple[float, ...]
     token_us: float
     last_us: float
-    repeats: bool = False
+    removal_us: float = 0.0
 
     def rising(self) -> Costs:
         """Return costs that never fall with the width: where they seem to, another program ran."""
@@ -65,17 +64,6 @@ class Costs:
         """Return the time of the verification pass: a full pass if all draft tokens are copied."""
         n = n_copied + n_drafted
         return self.verify_us[n] if n_proposed else self.full_us[n]
-
-    def repeating_us(self, survival: Sequence[float]) -> float:
-        """Return the expected time to evaluate accepted tokens again after a rejection, where the
-        memory had to go back to a checkpoint.
-
-        survival: probability that the first 0, 1, ... n draft tokens are all accepted.
-        """
-        if not self.repeats:
-            return 0.0
-        ends = (p - q for p, q in pairwise(survival))  # exactly 0, 1, ... n - 1 accepted
-        return sum(map(mul, ends, self.full_us), 0.0)
 
     @property
     def only_copies(self) -> bool:
@@ -143,10 +131,10 @@ class CostTable:
             tuple(map(mix, low.verify_us, high.verify_us)),
             mix(low.token_us, high.token_us),
             mix(low.last_us, high.last_us),
-            low.repeats,
+            low.removal_us,
         )
 
     def repeating(self) -> CostTable:
         """Return the costs in a memory where each rejection is followed by a pass over the accepted
-        tokens."""
-        return CostTable(tuple(replace(each, repeats=True) for each in self.levels))
+        tokens: one or more, until that is timed."""
+        return CostTable(tuple(replace(each, removal_us=each.plain_us) for each in self.levels))

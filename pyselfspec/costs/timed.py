@@ -80,6 +80,7 @@ class TimedCosts:
     n_kept: int = N_KEPT
     _plain: deque[float] = field(default_factory=_recent)
     _draft: deque[float] = field(default_factory=_recent)
+    _removal: deque[float] = field(default_factory=_recent)
     _full: Widths = field(init=False)
     _rest: Widths = field(init=False)  # the blocks that drafts leave
     _made: set[str] = field(default_factory=set)  # kinds of passes
@@ -107,8 +108,9 @@ class TimedCosts:
         full = corrected(costs.full_us, {0: plain} | _sure(self._full))
         rest = _sure(self._rest) or {0: median([plain, *self._rest.all()])}
         verify = corrected(costs.verify_us, rest) if costs.shares else full
+        removal_us = slowness * median(self._removal) if self._removal else costs.removal_us
         return Costs(
-            n_past, full, verify, draft * costs.token_us, draft * costs.last_us, costs.repeats
+            n_past, full, verify, draft * costs.token_us, draft * costs.last_us, removal_us
         )
 
     @property
@@ -146,11 +148,13 @@ class TimedCosts:
         draft_us: float,
         verify_us: float,
         n_copied: int = 0,
+        removal_us: float = 0.0,
     ) -> None:
         """Learn from the times of a step.
 
         n_past: tokens before the step. n_proposed: draft tokens that took passes. n_drafted: those
-        of them that were verified. n_copied: verified tokens that took no passes.
+        of them that were verified. n_copied: verified tokens that took no passes. removal_us: of
+        rejected tokens; 0 if there were none.
         """
         costs = self._table_at(n_past)
         new = _kinds(n_proposed, n_drafted, n_copied, costs.shares) - self._made
@@ -160,6 +164,8 @@ class TimedCosts:
             self._draft.append(draft_us / expected_us / (self._slowness or 1.0))
         if new - DRAFT_KINDS:
             return
+        if removal_us:
+            self._removal.append(removal_us / (self._slowness or 1.0))
         n = n_copied + n_drafted
         ratio = verify_us / costs.verifying_us(n_proposed, n_drafted, n_copied)
         if n_proposed and costs.shares:

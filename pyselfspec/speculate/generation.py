@@ -21,7 +21,7 @@ from ..runtime.pictures import Picture, PictureMap, is_text
 from .branches import branched, fitting
 from .controllers import Controller
 from .drafters import Drafter, timed_draft
-from .pass_requests import PassRequest, Work
+from .pass_requests import PassRequest, Work, timed
 from .residual import Residual
 from .types import NO_DRAFT, Draft, Step
 from .verify import verify
@@ -144,7 +144,7 @@ class Generation:
                 self.seq.rollback(len(self.history) - 1)
                 step = yield from self._verified(NO_DRAFT)
             assert step is not None
-            yield from self._settle(step)
+            step = yield from self._settled(step)
         except BaseException as error:
             self._ended |= isinstance(error, ContextFullError)
             with suppress(UnsupportedError):  # without rollback the next text starts anew
@@ -236,14 +236,17 @@ class Generation:
             states = result.hidden if rows is None else result.hidden[rows]
             self._drafter.on_hidden(self.seq, pos, tokens, states)
 
-    def _settle(self, step: Step) -> Work[None]:
-        """Add the step's tokens to the text, and remove the rejected ones from the sequence."""
+    def _settled(self, step: Step) -> Work[Step]:
+        """Add the step's tokens to the text, remove the rejected ones from the sequence, and return
+        the step with the time that this took."""
         self._ended = step.verdict.ended
         self.history += step.tokens
         draft = step.draft
         if not draft.is_empty or not draft.verification.is_whole:  # else it holds the text already
-            yield from self._rollback(len(self.history) - 1)
+            _, us = yield from timed(self._rollback(len(self.history) - 1))
             self.seq.set_tokens(self.history[:-1])
+            if step.n_accepted < step.n_drafted:
+                step = replace(step, removal_us=us)
         if self._before_draft is not None:
             self.seq.forget_checkpoint(self._before_draft)
             self._before_draft = None
@@ -252,6 +255,7 @@ class Generation:
         if self._drafter is not None:
             self._drafter.accept(step.verdict)
             self._controller.observe(step)
+        return step
 
     def _rollback(self, n: int) -> Work[None]:
         """Let the sequence hold the first n tokens of the text: where the memory has to go back

@@ -93,18 +93,20 @@ class SharedPasses:
         between_us: time that the steps have taken beside the pass.
         """
         n_texts = len(steps)
+        removal_us = sum(step.removal_us for step in steps)
         asked = [step.draft for step in steps if step.draft.draft_us]
         n_look_ups = sum(not draft.n_passed_or_dropped for draft in asked)
         if not asked:
             self._plain.append(between_us / n_texts)
         between_plain_us = n_texts * _median(self._plain)
         if n_look_ups:
-            self._look_ups.append((between_us - between_plain_us) / n_look_ups)
+            look_ups_us = between_us - between_plain_us - removal_us
+            self._look_ups.append(look_ups_us / n_look_ups)
         look_up_us = max(0.0, _median(self._look_ups))
         # draft passes of several texts are shared, or the others wait for them
         drafting_us = max((d.draft_us for d in asked if d.n_passed_or_dropped), default=0)
         plain_us = at_width(self.full_us, n_texts) + between_plain_us
-        us = plain_us + added_us + n_look_ups * look_up_us + drafting_us
+        us = plain_us + added_us + n_look_ups * look_up_us + drafting_us + removal_us
         self._account.add(sum(len(step.tokens) for step in steps) / n_texts, us, plain_us)
         n_rests = self._account.n_rests(n_texts * look_up_us, plain_us)
         self.n_rests = max(n_rests, N_FIRST - len(self._plain))

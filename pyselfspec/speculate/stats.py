@@ -56,7 +56,7 @@ class GenerationStats:
         self.n_steps += 1
         self.n_generated += len(step.tokens)
         self.draft_us += step.draft.draft_us + step.draft.catch_up_us
-        self.verify_us += step.verify_us
+        self.verify_us += step.verify_us + step.removal_us
         if step.is_plain:
             self.n_plain += 1
             self.plain_us += step.verify_us

@@ -239,6 +239,7 @@ class Step:
     """One draft and its verdict.
 
     batch_load: of the verification pass.
+    removal_us: time to remove rejected draft tokens from the sequence; 0 without any.
     tokens: the tokens that this step adds to the text, at least one.
     """
 
@@ -246,6 +247,7 @@ class Step:
     verdict: Verdict
     verify_us: int
     batch_load: BatchLoad = SINGLE
+    removal_us: int = 0
     tokens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -262,7 +264,7 @@ class Step:
 
     @property
     def us(self) -> int:
-        return self.draft.draft_us + self.draft.catch_up_us + self.verify_us
+        return self.draft.draft_us + self.draft.catch_up_us + self.verify_us + self.removal_us
 
     @property
     def is_plain(self) -> bool:

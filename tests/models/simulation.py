@@ -154,11 +154,14 @@ def run(
         verifying += device.first_us(costs.plain_us, n_proposed, len(made.tokens))
         late = costs.last_us if device.is_asynchronous and n_proposed else 0.0
         made = replace(made, draft_us=round(drafting - late))
-        step = Step(made, Verdict.of_chain(n_right, RIGHT, False), round(verifying + late))
+        removes = costs.removal_us and n_right < len(made.tokens)
+        removing = timed(costs.removal_us) if removes else 0.0
+        verdict = Verdict.of_chain(n_right, RIGHT, False)
+        step = Step(made, verdict, round(verifying + late), removal_us=round(removing))
         steps.append(step)
         controller.observe(step)
         text.n_tokens += len(step.tokens)
-        spent += drafting + verifying
+        spent += drafting + verifying + removing
     return text.n_tokens * costs.plain_us * (1 + 9 * hiccups) / spent, steps
 
 

@@ -5,6 +5,7 @@ Speeds are means over seeds, as a user would see them: total tokens over total t
 """
 
 import statistics
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -30,6 +31,7 @@ from simulation import (
 )
 
 from pyselfspec.costs.speedup import best_length
+from pyselfspec.costs.table import CostTable
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate import controllers
 from pyselfspec.speculate.controllers.auto import N_FIRST, decide, make, probe_p_min
@@ -351,11 +353,15 @@ def test_a_decision_is_the_best_of_all_lengths_and_bounds():
             assert here >= 0.96 * speed(lambda n=n, p=p: Fixed(n, p), 0.8, true, 2000, n_runs=3)
 
 
-@pytest.mark.parametrize("alpha", [0.3, 0.9])
-def test_what_it_expects_is_what_happens(alpha):
+@pytest.mark.parametrize("removal", [0.0, 0.6])
+@pytest.mark.parametrize("alpha", [0.3, 0.7, 0.9])
+def test_what_it_expects_is_what_happens(alpha, removal):
     """Predicted against actual time per token, drafting or not, once it has settled."""
-    true = table(0.27, BF16)
-    controller = make(true)
+    true = believed = table(0.27, BF16)
+    if removal:
+        costs = true.levels[0]
+        true = CostTable((replace(costs, removal_us=removal * costs.plain_us),))
+    controller = make(believed)
     rng = np.random.default_rng(5)
     run(controller, Text(alpha, rng), true, 1000)
     expected = []
@@ -367,7 +373,7 @@ def test_what_it_expects_is_what_happens(alpha):
 
     controller.observe = observed
     _, steps = run(controller, Text(alpha, rng), true, 2000)
-    spent = sum(step.draft.draft_us + step.verify_us for step in steps)
+    spent = sum(step.us for step in steps)
     actual = spent / sum(len(step.tokens) for step in steps)
     assert statistics.mean(expected) == pytest.approx(actual, rel=0.1)
 

@@ -56,12 +56,14 @@ def value(chances, n):
 def test_it_takes_what_promises_most_tokens_for_the_time(growth, seed):
     rng = random.Random(seed)
     costs = table(growth=GROWTHS[growth], shared=0.0).levels[0]
+    costs = replace(costs, removal_us=rng.choice((0.0, 0.5)) * costs.plain_us)
     chances = [rng.random() ** rng.choice((0.1, 1, 4)) for _ in range(rng.randrange(12))]
     n_copies = rng.randrange(16)
     n, rest = split(choice(costs, n_copies), chances)
     assert rest.n_max == 0
     allowed = [i for i in COPY_LENGTHS if i <= min(len(chances), n_copies)]
-    speeds = {i: value(chances, i) / costs.full_us[i] for i in allowed}
+    removal_us = {i: (1 - math.prod(chances[:i])) * costs.removal_us for i in allowed}
+    speeds = {i: value(chances, i) / (costs.full_us[i] + removal_us[i]) for i in allowed}
     best = max(speeds.values())
     if best > (1 + GAIN_MIN) * speeds[0]:
         assert speeds[n] == pytest.approx(best)

@@ -81,7 +81,7 @@ class Choice(DraftLimit):
         fastest = speedup(1 + GAIN_MIN, costs.plain_us)
         survival = list(accumulate(probs[: self.n_copies], mul, initial=1.0))
         for n, n_tokens in enumerate(expected_tokens(survival[1:])):
-            us = costs.full_us[n] + costs.repeating_us(survival[: n + 1])
+            us = costs.full_us[n] + (1 - survival[n]) * costs.removal_us
             if n in COPY_LENGTHS and (speed := speedup(n_tokens, us)) > fastest:
                 best, fastest = (n, None), speed
             if rule_after is not None and n <= N_BEFORE:

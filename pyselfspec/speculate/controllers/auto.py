@@ -81,7 +81,10 @@ def best_rule(costs: Costs, acceptance: Acceptance, n_most: int, n_copied: int =
     draft_us = first_us + n * costs.token_us
     us = np.cumsum(last_dropped * (draft_us + verify_us[:-1]), axis=1)
     us += all_kept * (draft_us + costs.last_us + verify_us[1:])
-    tokens = 1 + np.cumsum(right**n, axis=1)  # expected_tokens() for all rows at once
+    all_right = right**n
+    none_wrong = np.cumsum(all_right / right * (1 - kept), axis=1) + all_right
+    us += (1 - none_wrong) * costs.removal_us
+    tokens = 1 + np.cumsum(all_right, axis=1)  # expected_tokens() for all rows at once
     speeds = np.where(kept >= P_KEEP_MIN, speedup(n_copied + tokens, us), 0.0)
     row, i = np.unravel_index(speeds.argmax(), us.shape)
     p_min = EDGES[row - 1] if row else 0.0
@@ -176,8 +179,8 @@ class Auto:
             self._look_ups.append(draft.draft_us + self._own_us)
             self._look_up_us = median(self._look_ups)
             us += self._look_up_us
-        if costs.repeats and step.n_accepted < step.n_drafted:
-            us += costs.full_us[step.n_accepted]
+        if step.n_accepted < step.n_drafted:
+            us += costs.removal_us
         self._account.add(len(step.tokens), us, costs.plain_us)
         self._n_rests = self._account.n_rests(self._look_up_us, costs.plain_us)
         if self._n_rests:
@@ -211,6 +214,7 @@ class Auto:
             draft.draft_us,
             step.verify_us,
             draft.n_copied,
+            step.removal_us,
         )
         if not draft.is_empty:
             self._gain += len(step.tokens) - step.us / self.decision.costs.plain_us
