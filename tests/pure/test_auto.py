@@ -34,7 +34,8 @@ from pyselfspec.costs.speedup import best_length
 from pyselfspec.costs.table import CostTable
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate import controllers
-from pyselfspec.speculate.controllers.auto import N_FIRST, decide, make, probe_p_min
+from pyselfspec.speculate.controllers._decision import decide
+from pyselfspec.speculate.controllers.auto import N_FIRST, make, probe_p_min
 from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.limits import DraftDecision, DraftLimit
 from pyselfspec.speculate.types import Draft, Step, Verdict

@@ -17,19 +17,14 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...costs.timed import TimedCosts
 
 EDGES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.96, 0.99)  # between bins of probabilities
 N_PROB = len(EDGES) + 1  # bins; one more is for drafters without probabilities
 MIDDLES = [(a + b) / 2 for a, b in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True)]
-PRIOR = np.array([*MIDDLES, 0.5])  # rates without outcomes: the drafter's probabilities
+PRIOR = (*MIDDLES, 0.5)  # rates without outcomes: the drafter's probabilities
 N_PRIOR = 1.0  # outcomes that the prior counts as
 FORGET = 0.98  # weight of an outcome relative to the next one
-
-Bins = NDArray[np.float64]  # [N_PROB + 1]
 
 
 class Acceptance:
@@ -48,12 +43,16 @@ class Acceptance:
             self._n_all[row] += self._weight
             self._n_right[row] += self._weight * right
 
-    def rows(self) -> tuple[Bins, Bins]:
-        """Return (share, acceptance) of draft tokens per bin, each float64 [N_PROB + 1]."""
-        n_right, n_all = np.array([self._n_right, self._n_all]) / self._weight
-        share = n_all.copy()
-        share[:N_PROB] += N_PRIOR / N_PROB
-        return share / share.sum(), (n_right + N_PRIOR * PRIOR) / (n_all + N_PRIOR)
+    def rows(self) -> tuple[list[float], list[float]]:
+        """Return (share, acceptance) of draft tokens by bin, each N_PROB + 1 numbers."""
+        n_all = [n / self._weight for n in self._n_all]
+        total = sum(n_all) + N_PRIOR
+        share = [(n + N_PRIOR / N_PROB) / total for n in n_all[:N_PROB]] + [n_all[-1] / total]
+        rate = [
+            (right / self._weight + N_PRIOR * prior) / (n + N_PRIOR)
+            for right, n, prior in zip(self._n_right, n_all, PRIOR, strict=True)
+        ]
+        return share, rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,22 +23,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from operator import mul
 from statistics import median
 
-import numpy as np
-
 from ...costs.account import Account
-from ...costs.speedup import GAIN_MIN, best_length, least_chance, speedup
+from ...costs.speedup import GAIN_MIN, best_length, least_chance
 from ...costs.table import N_WIDTH, Costs, CostTable
 from ...costs.timed import N_TIMED, TimedCosts
 from ...util.pass_width import MAX_DRAFT
 from ..limits import DraftLimit
 from ..types import DraftOrigin, Step
-from ._acceptance import EDGES, Acceptance, Bins, Learned
+from ._acceptance import Acceptance, Learned
 from ._choice import Choice
-from ._decision import Decision, Rule
+from ._decision import Decision, Rule, best_rule, decide
 
-P_KEEP_MIN = 0.2  # least share of draft tokens that a rule keeps
 SURE = 0.98  # upper bound on the acceptance rate: if it does not pay, no draft pass does
 PROBE_SHARE = 0.005  # of the time
 PROBE_COST_MIN = 0.05  # least cost of a probe in plain tokens: timings underestimate it
@@ -55,54 +53,12 @@ PLAIN = DraftLimit(0)
 REST = DraftLimit(0, rests=True)
 
 
-def decide(costs: Costs, acceptance: Acceptance, n_most: int) -> Decision:
-    """Return the best rule of all that draft up to n_most tokens, or plain decoding."""
-    plain = Rule(0, 0.0, 1.0, costs.plain_us)
-    if costs.only_copies:
-        return Decision(plain, None, costs)
-    best = best_rule(costs, acceptance, n_most)
-    pays = best.speed >= (1 + GAIN_MIN) * plain.speed
-    return Decision(best if pays else plain, best, costs)
-
-
-def best_rule(costs: Costs, acceptance: Acceptance, n_most: int, n_copied: int = 0) -> Rule:
-    """Return the best rule of all that draft up to n_most tokens after n_copied accepted ones.
-
-    Treats the tokens of a draft as independent: each is kept if its probability allows, then
-    accepted at the rate of its row. Arrays are [N_PROB, n_most].
-    """
-    share, rate = acceptance.rows()
-    kept, right = _at_least(share), _at_least(share * rate)
-    n = np.arange(1, n_most + 1)
-    verify_us = np.array(costs.verify_us[n_copied : n_copied + n_most + 1])
-    first_us = costs.drafting_us(1, 0, n_copied) - costs.token_us  # more than other tokens cost
-    all_kept = kept**n
-    last_dropped = all_kept / kept - all_kept
-    draft_us = first_us + n * costs.token_us
-    us = np.cumsum(last_dropped * (draft_us + verify_us[:-1]), axis=1)
-    us += all_kept * (draft_us + costs.last_us + verify_us[1:])
-    all_right = right**n
-    none_wrong = np.cumsum(all_right / right * (1 - kept), axis=1) + all_right
-    us += (1 - none_wrong) * costs.removal_us
-    tokens = 1 + np.cumsum(all_right, axis=1)  # expected_tokens() for all rows at once
-    speeds = np.where(kept >= P_KEEP_MIN, speedup(n_copied + tokens, us), 0.0)
-    row, i = np.unravel_index(speeds.argmax(), us.shape)
-    p_min = EDGES[row - 1] if row else 0.0
-    return Rule(int(i) + 1, p_min, float(tokens[row, i]), float(us[row, i]))
-
-
-def _at_least(rows: Bins) -> Bins:
-    """Return the sums over each probability row and all above, [N_PROB, 1]."""
-    sums: Bins = rows[::-1].cumsum()[:0:-1, None]
-    return sums
-
-
 def probe_p_min(costs: Costs, acceptance: Acceptance) -> float:
     """Return the p_min of a probe: 0 if verifying its token is expected to pay, else infinity; then
     the token is dropped, and the target's token tells whether it was right."""
-    share, rate = acceptance.rows()
+    chance = sum(map(mul, *acceptance.rows()))
     cost_us = costs.step_us(1, 1) - costs.step_us(1, 0)
-    return 0.0 if share @ rate * costs.plain_us > cost_us else math.inf
+    return 0.0 if chance * costs.plain_us > cost_us else math.inf
 
 
 class Auto:
