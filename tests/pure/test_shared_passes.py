@@ -91,8 +91,8 @@ def timed_plain(n_texts):
     return passes
 
 
-def step(n_accepted, draft):
-    return Step(draft, Verdict.of_chain(n_accepted, 1, False), 1000, BESIDE)
+def step(n_accepted, draft, removal_us=0):
+    return Step(draft, Verdict.of_chain(n_accepted, 1, False), 1000, BESIDE, removal_us)
 
 
 @pytest.mark.parametrize("n_texts", [2, 8])
@@ -130,3 +130,14 @@ def test_draft_passes_of_one_text_keep_the_others_waiting():
         drafted = draft_of((1,), (0.9,), draft_us=1000)
         passes.settle([step(1, drafted), step(0, Draft())], 0.0, 0.0)
     assert passes.n_rests > 0  # half a token gained for a pass lost
+
+
+@pytest.mark.parametrize("removal_us", [0, 900])
+def test_removing_rejected_tokens_is_part_of_what_drafts_cost(removal_us):
+    """It is work between passes, but no look-up."""
+    passes = timed_plain(2)
+    half_right = draft_of((1, 1), (0.9, 0.9), n_copied=2, draft_us=100)
+    for _ in range(20):
+        steps = [step(1, half_right, removal_us)] * 2
+        passes.settle(steps, 300.0, 200.0 + 2 * removal_us)
+    assert (passes.n_rests > 0) == (removal_us > 0)
