@@ -136,5 +136,5 @@ class CostTable:
 
     def repeating(self) -> CostTable:
         """Return the costs in a memory where each rejection is followed by a pass over the accepted
-        tokens: one or more, until that is timed."""
+        tokens. Until it is timed, it counts as a pass over one token."""
         return CostTable(tuple(replace(each, removal_us=each.plain_us) for each in self.levels))

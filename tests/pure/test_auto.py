@@ -310,9 +310,7 @@ def test_another_conversation_keeps_the_timings_only():
     run(make(believed, memory), Text(0.9, np.random.default_rng(9)), true, 300)
     controller = make(believed, Learned(memory.timings))
     assert controller.explain().costs.plain_us == pytest.approx(20_000, rel=0.1)
-    share, rate = controller.memory.acceptance.rows()
-    assert (share == Acceptance().rows()[0]).all()
-    assert (rate == Acceptance().rows()[1]).all()
+    assert controller.memory.acceptance.rows() == Acceptance().rows()
 
 
 def test_acceptance_is_learned_by_probability_and_forgotten():
@@ -322,8 +320,8 @@ def test_acceptance_is_learned_by_probability_and_forgotten():
         acceptance.observe([(0.7, True)])
     share, rate = acceptance.rows()
     assert rate[1] < 0.05 < 0.95 < rate[3]
-    assert share[[1, 3]] == pytest.approx(0.5, abs=0.02)
-    assert share.sum() == pytest.approx(1)
+    assert (share[1], share[3]) == pytest.approx((0.5, 0.5), abs=0.02)
+    assert sum(share) == pytest.approx(1)
     for _ in range(500):
         acceptance.observe([(0.4, True)])
     assert acceptance.rows()[1][1] > 0.95

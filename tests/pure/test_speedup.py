@@ -14,8 +14,7 @@ from pyselfspec.masks.layer_mask import LayerMask
 from pyselfspec.masks.score import Score
 from pyselfspec.speculate.controllers._acceptance import N_PROB, Acceptance
 from pyselfspec.speculate.controllers._choice import COPY_LENGTHS
-from pyselfspec.speculate.controllers._decision import Decision
-from pyselfspec.speculate.controllers.auto import P_KEEP_MIN, best_rule
+from pyselfspec.speculate.controllers._decision import P_KEEP_MIN, Decision, best_rule
 from pyselfspec.util.pass_width import MAX_DRAFT, MAX_PASS_WIDTH, N_WIDTH
 
 GROWTHS = [BF16, FEW_ROWS, K_QUANT, NARROW, Q8_0, 0.1]
@@ -72,7 +71,7 @@ def test_the_best_rule_for_drafts(seed):
     costs, acceptance = random_costs(rng), Acceptance()
     acceptance.observe((p, rng.random() < p) for p in (rng.random() for _ in range(40)))
     n_most, n_copied = rng.randrange(1, 11), rng.randrange(5)
-    share, rate = acceptance.rows()
+    share, rate = map(np.array, acceptance.rows())
     best = (0.0, 0.0, 0.0)
     for row in range(N_PROB):
         kept, right = share[row:].sum(), (share * rate)[row:].sum()

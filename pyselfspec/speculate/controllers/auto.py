@@ -211,7 +211,8 @@ class Auto:
             rule_after=_rule_after(rule, costs, acceptance, n_most) if rule.n_max else None,
         )
         self._probe = self._limit
-        if self.decision.best is not None and best_length(costs, SURE)[0] >= 1 + GAIN_MIN:
+        probes = self.decision.best is not None and not self.decision.drafts
+        if probes and best_length(costs, SURE)[0] >= 1 + GAIN_MIN:
             self._probe = replace(self._limit, n_max=1, p_min=probe_p_min(costs, acceptance))
         lasts = N_REPLAN if rule.n_max else N_REPLAN_PLAIN
         if not (offers and costs.only_copies):  # there the batch decides, which has learned more
