@@ -3,14 +3,13 @@
 import {ApiError, models, props as fetchProps} from "./api.js";
 import * as chat from "./chat.js";
 import {swatch} from "./charts.js";
-import {byId, h, setIcon} from "./dom.js";
+import {button, byId, h, setIcon} from "./dom.js";
 import "./more.js";
 import {askForKey, openSettings} from "./panels.js";
 import {address, addressed, drawer, list} from "./sidebar.js";
 import {taken, takePictures} from "./pictures.js";
 import {label, meaning, OWN, setSources} from "./sources.js";
 import * as store from "./store.js";
-import {copy} from "./toast.js";
 
 const EXAMPLES = {
   chat: [
@@ -34,7 +33,7 @@ async function connect() {
   try {
     const names = await models();
     if (!names.length) throw new ApiError("This server has no model that generates text.");
-    const name = names.includes(store.settings.model) ? store.settings.model : names[0];
+    const name = names.includes(model) ? model : names[0];
     chat.server.models = names;
     const found = await fetchProps(name);
     if (isOld()) return;
@@ -44,7 +43,8 @@ async function connect() {
   } catch (error) {
     if (isOld()) return;
     if (error.status === 401 && (await askForKey(error.message))) return connect();
-    notice(error.message, "Try again", () => (chat.server.ready = connect()));
+    const onclick = () => (chat.server.ready = connect());
+    notice(error.message, button({class: "button", onclick}, "Try again"));
   }
   describe();
   legend();
@@ -57,10 +57,9 @@ function describe() {
   byId("facts").textContent = facts(chat.server.props).join(" · ");
   message.placeholder = chats ? "Message" : "A text to continue";
   byId("examples").replaceChildren(
-    ...EXAMPLES[chats ? "chat" : "plain"].map((text) => {
-      const onclick = () => chat.send(text);
-      return h("li", {}, h("button", {class: "example", type: "button", onclick}, text));
-    }),
+    ...EXAMPLES[chats ? "chat" : "plain"].map((text) =>
+      h("li", {}, button({class: "example", onclick: () => chat.send(text)}, text)),
+    ),
   );
 }
 
@@ -69,7 +68,7 @@ function facts({n_params, type, n_bytes, n_ctx}) {
   return [
     n_params && `${rounded(n_params, ["", "K", "M", "B", "T"])} parameters`,
     type,
-    n_bytes && `${rounded(n_bytes, ["bytes", "kB", "MB", "GB", "TB"])}`,
+    n_bytes && rounded(n_bytes, ["bytes", "kB", "MB", "GB", "TB"]),
     n_ctx && `context ${n_ctx.toLocaleString("en")}`,
   ].filter(Boolean);
 }
@@ -81,9 +80,8 @@ function rounded(n, units) {
   return `${value < 10 ? Number(value.toFixed(1)) : Math.round(value)} ${units[i]}`;
 }
 
-function notice(text, button, onclick) {
-  const again = button && h("button", {class: "button", type: "button", onclick}, button);
-  byId("notice").replaceChildren(...[text && h("p", {}, text), again].filter(Boolean));
+function notice(text, ...buttons) {
+  byId("notice").replaceChildren(h("p", {}, text), ...buttons);
   byId("notice").hidden = !text;
 }
 
@@ -159,7 +157,6 @@ document.addEventListener("keydown", (event) => {
 });
 // At pagehide, requests may have failed already; phones send no earlier event.
 for (const leaving of ["beforeunload", "pagehide"]) window.addEventListener(leaving, chat.leave);
-document.addEventListener("copytext", (event) => copy(event.detail));
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address names the conversation
   message.focus();

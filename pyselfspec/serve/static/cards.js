@@ -2,7 +2,7 @@
 
 import {speed} from "./answer.js";
 import {acceptance, layers, perSecond, percent, shares, speeds} from "./charts.js";
-import {h} from "./dom.js";
+import {button, h} from "./dom.js";
 import {counts, OWN} from "./sources.js";
 
 // Tokens, speed, and how that compares with plain decoding: measured, or else estimated.
@@ -27,7 +27,7 @@ export function cards(answer, compare) {
   const {statistics, plain} = answer;
   const found = [
     ["Against plain decoding", ...(plain ? comparison(answer) : invitation(statistics, compare))],
-    ["Tokens by source", shares(counts(answer))],
+    ["Tokens by source", ...shares(counts(answer))],
   ];
   if (statistics?.n_drafted) {
     found.push(["Accepted by position, %", ...accepted(statistics)]);
@@ -42,7 +42,7 @@ const MASKED = "Drafts by a part of the model skipped the empty blocks. Every ve
 const UNMASKED = "No drafter skipped layers. Every pass ran all layers.";
 
 const ran = ({mask}) =>
-  mask ? [layers(mask.n_layer, mask), small(MASKED)] : [small(UNMASKED)];
+  mask ? [...layers(mask), small(MASKED)] : [small(UNMASKED)];
 
 const small = (text) => h("p", {class: "quiet small"}, text);
 
@@ -59,7 +59,7 @@ function invitation(statistics, compare) {
   return [
     estimated && h("p", {class: "verdict"}, h("b", {}, `About ${estimated.toFixed(1)} times the speed`), ", estimated from the plain passes of this answer."),
     small("To measure it, the same prompt and seed are sent again without drafts. The text should not change, only the speed."),
-    h("p", {}, h("button", {class: "button", type: "button", onclick: compare}, "Compare with plain")),
+    h("p", {}, button({class: "button", onclick: compare}, "Compare with plain")),
   ].filter(Boolean);
 }
 

@@ -6,29 +6,25 @@ import {label} from "./sources.js";
 
 export const percent = (part, whole) => `${Math.round((100 * part) / whole)} %`;
 
-// counts: [source, n]. A bar with a part for each.
-export function shares(counts) {
-  const total = counts.reduce((sum, [, n]) => sum + n, 0);
+// A bar with a part for each [source, n] whose whole length stands for a total.
+function bar(counts, total) {
   let x = 0;
   const parts = counts.map(([source, n]) => {
     const width = (1000 * n) / total;
-    const part = svg("rect", {x, y: 0, width, height: 12, class: "fill", "data-source": source});
     x += width;
-    return part;
+    return svg("rect", {x: x - width, width, height: 12, class: "fill", "data-source": source});
   });
+  const stretched = {viewBox: "0 0 1000 12", preserveAspectRatio: "none", "aria-hidden": "true"};
+  return svg("svg", {class: "bar", ...stretched}, ...parts);
+}
+
+// counts: [source, n]. A bar and a list.
+export function shares(counts) {
+  const total = counts.reduce((sum, [, n]) => sum + n, 0);
   const list = counts.map(([source, n]) =>
     h("li", {}, swatch(source), `${label(source)} `, h("b", {}, String(n)), ` ${percent(n, total)}`),
   );
-  return h(
-    "div",
-    {},
-    svg(
-      "svg",
-      {class: "shares", viewBox: "0 0 1000 12", preserveAspectRatio: "none", "aria-hidden": "true"},
-      ...parts,
-    ),
-    h("ul", {class: "chips"}, ...list),
-  );
+  return [bar(counts, total), h("ul", {class: "chips"}, ...list)];
 }
 
 export function swatch(source) {
@@ -73,52 +69,36 @@ export function acceptance(statistics) {
   );
 }
 
-// The sublayers that a draft runs. mask: {n_layer, skip_attn, skip_ffn}, or null.
-export function layers(n_layer, mask) {
-  const rows = [
-    ["attention", mask?.skip_attn ?? []],
-    ["feed-forward", mask?.skip_ffn ?? []],
-  ];
+// The sublayers that a draft runs. mask: of the server's statistics.
+export function layers({n_layer, skip_attn, skip_ffn}) {
+  return [strip("attention", n_layer, skip_attn), strip("feed-forward", n_layer, skip_ffn)];
+}
+
+function strip(name, n_layer, skipped) {
   const cell = 10;
-  const strip = ([name, skipped]) => {
-    const blocks = Array.from({length: n_layer}, (_, i) =>
-      svg("rect", {
-        x: i * cell + 1,
-        y: 1,
-        width: cell - 2,
-        height: cell - 2,
-        rx: 2,
-        class: skipped.includes(i) ? "skipped" : "runs",
-      }),
-    );
-    const ran = n_layer - skipped.length;
-    return h(
-      "div",
-      {class: "strip"},
-      h("span", {class: "quiet small"}, name),
-      h("span", {class: "quiet small"}, `${ran} of ${n_layer}`),
-      svg("svg", {viewBox: `0 0 ${n_layer * cell} ${cell}`, "aria-hidden": "true", preserveAspectRatio: "xMinYMid"}, ...blocks),
-    );
-  };
-  return h("div", {class: "layers"}, ...rows.map(strip));
+  const blocks = Array.from({length: n_layer}, (_, i) => {
+    const kind = skipped.includes(i) ? "skipped" : "runs";
+    return svg("rect", {x: i * cell + 1, y: 1, width: cell - 2, height: cell - 2, rx: 2, class: kind});
+  });
+  const box = {viewBox: `0 0 ${n_layer * cell} ${cell}`, preserveAspectRatio: "xMinYMid"};
+  return h(
+    "div",
+    {class: "strip"},
+    h("span", {class: "quiet small"}, name),
+    h("span", {class: "quiet small"}, `${n_layer - skipped.length} of ${n_layer}`),
+    svg("svg", {...box, "aria-hidden": "true"}, ...blocks),
+  );
 }
 
 // speeds: [name, tokens per second, source for the colour].
 export function speeds(speeds) {
   const most = Math.max(...speeds.map(([, speed]) => speed));
-  return h(
-    "div",
-    {class: "speeds"},
-    ...speeds.flatMap(([name, speed, source]) => [
-      h("span", {class: "quiet small"}, name),
-      svg(
-        "svg",
-        {viewBox: "0 0 1000 12", preserveAspectRatio: "none", "aria-hidden": "true"},
-        svg("rect", {width: (1000 * speed) / most, height: 12, class: "fill", "data-source": source}),
-      ),
-      h("b", {class: "number"}, perSecond(speed)),
-    ]),
-  );
+  const rows = speeds.flatMap(([name, speed, source]) => [
+    h("span", {class: "quiet small"}, name),
+    bar([[source, speed]], most),
+    h("b", {class: "number"}, perSecond(speed)),
+  ]);
+  return h("div", {class: "speeds"}, ...rows);
 }
 
 export const perSecond = (speed) => `${speed < 100 ? speed.toFixed(1) : Math.round(speed)} tokens/s`;

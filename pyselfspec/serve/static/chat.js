@@ -9,7 +9,7 @@ import {askForKey} from "./panels.js";
 import {followEnd, toEnd} from "./scroll.js";
 import {usable} from "./sources.js";
 import * as store from "./store.js";
-import {announce, copy, toast} from "./toast.js";
+import {announce, toast} from "./toast.js";
 import {AnswerView, question} from "./turns.js";
 
 const N_TITLE = 60; // characters
@@ -31,7 +31,7 @@ export const isRunning = (id = here.id) => running.has(id);
 export const whenChanged = (listener) => (changed = listener);
 export const stop = () => running.get(here.id)?.abort();
 
-const actions = {copy, edit, again, goOn, compare: comparePlain, choose};
+const actions = {edit, again, goOn, compare: comparePlain, choose};
 
 // --- writing
 

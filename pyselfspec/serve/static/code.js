@@ -1,7 +1,8 @@
 // A block of code: its language, a button that copies it, its text with syntax colours.
 
-import {h} from "./dom.js";
+import {button, h} from "./dom.js";
 import {highlighted} from "./highlight.js";
+import {copy} from "./toast.js";
 
 // lines: texts. leaf(i, text, dress): nodes for line i, in which dress(from, to) makes those of a part.
 export function codeBlock(language, lines, leaf = plainLeaf) {
@@ -17,10 +18,11 @@ export function codeBlock(language, lines, leaf = plainLeaf) {
     code.append(...leaf(i, text, (from, to) => dressed(text, mine, start, from, to)));
     at += text.length + 1;
   });
+  const copies = button({class: "quiet-button", onclick: () => copy(code.textContent)}, "Copy");
   return h(
     "div",
     {class: "code"},
-    h("div", {class: "code-head"}, h("span", {}, language || "text"), copyButton(code)),
+    h("div", {class: "code-head"}, h("span", {}, language || "text"), copies),
     h("pre", {tabindex: 0, role: "group", "aria-label": `Code, ${language || "text"}`}, code),
   );
 }
@@ -40,12 +42,4 @@ function dressed(text, parts, start, from, to) {
   }
   if (at < to) nodes.push(text.slice(at, to));
   return nodes;
-}
-
-function copyButton(code) {
-  const button = h("button", {type: "button", class: "quiet-button"}, "Copy");
-  button.addEventListener("click", () =>
-    button.dispatchEvent(new CustomEvent("copytext", {bubbles: true, detail: code.textContent})),
-  );
-  return button;
 }

@@ -1,7 +1,8 @@
 // Formulas in LaTeX as MathML: letters, numbers, scripts, fractions, roots, brackets, accents,
 // functions, matrices and aligned lines.
 
-const MATH = "http://www.w3.org/1998/Math/MathML";
+import {math as m} from "./dom.js";
+
 const DEEPEST = 60; // levels of groups and of what commands apply to
 
 // Commands and their characters, in turn.
@@ -26,11 +27,10 @@ const INTEGRALS = table("int ∫ iint ∬ iiint ∭ oint ∮");
 const LARGE = table("sum ∑ prod ∏ bigcup ⋃ bigcap ⋂ bigoplus ⨁ coprod ∐");
 const ACCENTS = table("hat ^ widehat ^ bar ‾ overline ‾ vec → tilde ~ widetilde ~ dot ˙ ddot ¨ underline _");
 const SPACES = table("quad 1em qquad 2em , 0.17em : 0.22em ; 0.28em ! 0 thinspace 0.17em");
-const FUNCTIONS = new Set(
-  `sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp det dim ker gcd deg arg Pr
-  lim max min sup inf limsup liminf argmax argmin`.split(/\s+/),
-);
-const UNDER = new Set("lim max min sup inf limsup liminf argmax argmin".split(" "));
+const UNDER = "lim max min sup inf limsup liminf argmax argmin".split(" "); // a limit
+const FUNCTIONS = new Set(UNDER.concat(`sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln
+  lg exp det dim ker gcd deg arg Pr`.split(/\s+/)));
+const FRACTIONS = ["frac", "dfrac", "tfrac"];
 // The code of A in each alphabet, and letters with older codes.
 const ALPHABETS = {
   mathbb: [0x1d538, table("C ℂ H ℍ N ℕ P ℙ Q ℚ R ℝ Z ℤ")],
@@ -40,13 +40,6 @@ const ALPHABETS = {
 const TEXTS = new Set(["text", "textrm", "textbf", "textit", "mathrm", "operatorname", "mbox"]); // texts and upright names
 const BRACKETS = table("matrix .. pmatrix () bmatrix [] Bmatrix {} vmatrix || cases {. aligned .. align .. array ..");
 const TOKEN = /\\(?:[A-Za-z]+|.)|\d+(?:\.\d+)?|\s+|[^]/gu;
-
-function m(tag, attributes, ...children) {
-  const element = document.createElementNS(MATH, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
 
 // Returns the element of a formula, null for one with anything else. isBlock: whether it has lines
 // of its own.
@@ -91,7 +84,7 @@ class Parser {
   }
 
   #scripted() {
-    const isUnder = LARGE.has(this.next.slice(1)) || UNDER.has(this.next.slice(1));
+    const isUnder = LARGE.has(this.next.slice(1)) || UNDER.includes(this.next.slice(1));
     const base = "^_'".includes(this.next) ? m("mrow", {}) : this.#atom();
     let [sub, sup] = [null, null];
     for (;;) {
@@ -148,21 +141,16 @@ class Parser {
     if (name === "mathbf" || name === "boldsymbol") return m("mrow", {class: "bold"}, this.#argument());
     if (Object.hasOwn(ALPHABETS, name)) return m("mi", {}, this.#letters(...ALPHABETS[name]));
     if (ACCENTS.has(name)) return this.#accented(name);
-    switch (name) {
-      case "frac":
-      case "dfrac":
-      case "tfrac":
-        return m("mfrac", {}, this.#argument(), this.#argument());
-      case "binom":
-        return this.#fenced("(", ")", m("mfrac", {linethickness: "0"}, this.#argument(), this.#argument()));
-      case "sqrt":
-        return this.#root();
-      case "left":
-        return this.#stretched();
-      case "begin":
-        return this.#environment();
-    }
+    if (FRACTIONS.includes(name)) return this.#fraction({});
+    if (name === "binom") return this.#fenced("(", ")", this.#fraction({linethickness: "0"}));
+    if (name === "sqrt") return this.#root();
+    if (name === "left") return this.#stretched();
+    if (name === "begin") return this.#environment();
     throw new SyntaxError();
+  }
+
+  #fraction(attributes) {
+    return m("mfrac", attributes, this.#argument(), this.#argument());
   }
 
   #accented(name) {
@@ -209,9 +197,9 @@ class Parser {
   }
 
   // A dot stands for no bracket.
-  #fenced(open, close, ...inner) {
-    const sign = (each) => (each === "." ? [] : [m("mo", {stretchy: "true"}, each)]);
-    return m("mrow", {}, ...sign(open), ...inner, ...sign(close));
+  #fenced(open, close, inner) {
+    const sign = (each) => each !== "." && m("mo", {stretchy: "true"}, each);
+    return m("mrow", {}, sign(open), inner, sign(close));
   }
 
   // The text in braces, unchanged.

@@ -1,7 +1,7 @@
 // Pictures of the next message, pasted or dropped on the page, as JPEG files in data URLs: small
 // ones, since conversations stay in the browser's storage.
 
-import {byId, h, icon} from "./dom.js";
+import {button, byId, h, icon} from "./dom.js";
 import {toast} from "./toast.js";
 
 const SIDE = 1024; // pixels of the longer side at most
@@ -46,13 +46,12 @@ async function add(event, {files}) {
 async function jpeg(file) {
   const image = await createImageBitmap(file);
   const scale = Math.min(1, SIDE / Math.max(image.width, image.height));
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.max(1, Math.round(image.width * scale));
-  canvas.height = Math.max(1, Math.round(image.height * scale));
+  const [width, height] = [image.width, image.height].map((n) => Math.max(1, Math.round(n * scale)));
+  const canvas = h("canvas", {width, height});
   const paper = canvas.getContext("2d");
   paper.fillStyle = "white"; // JPEG has no transparency
-  paper.fillRect(0, 0, canvas.width, canvas.height);
-  paper.drawImage(image, 0, 0, canvas.width, canvas.height);
+  paper.fillRect(0, 0, width, height);
+  paper.drawImage(image, 0, 0, width, height);
   return canvas.toDataURL("image/jpeg", QUALITY);
 }
 
@@ -60,13 +59,9 @@ function show() {
   byId("pictures").hidden = !waiting.length;
   byId("pictures").replaceChildren(
     ...waiting.map((src, i) => {
-      const remove = () => (waiting.splice(i, 1), show(), byId("message").focus());
-      const button = h(
-        "button",
-        {class: "icon-button", type: "button", "aria-label": `Remove picture ${i + 1}`, onclick: remove},
-        icon("close"),
-      );
-      return h("li", {}, h("img", {src, alt: `Picture ${i + 1}`}), button);
+      const onclick = () => (waiting.splice(i, 1), show(), byId("message").focus());
+      const attributes = {class: "icon-button", "aria-label": `Remove picture ${i + 1}`, onclick};
+      return h("li", {}, h("img", {src, alt: `Picture ${i + 1}`}), button(attributes, icon("close")));
     }),
   );
 }

@@ -1,7 +1,7 @@
 // The list of conversations, the latest first, with search and deletion.
 
 import * as chat from "./chat.js";
-import {byId, h, icon} from "./dom.js";
+import {button, byId, h, icon} from "./dom.js";
 import * as store from "./store.js";
 import {toast} from "./toast.js";
 
@@ -24,18 +24,13 @@ const says = ({title, messages}, wanted) =>
 function row({id, title}) {
   const isHere = id === chat.conversation().id;
   const choose = () => (isHere ? drawer(false) : visit(id));
-  const button = h(
-    "button",
-    {class: "row", type: "button", onclick: choose, "aria-current": isHere && "true"},
+  const shows = button(
+    {class: "row", onclick: choose, "aria-current": isHere && "true"},
     chat.isRunning(id) && h("span", {class: "writing", role: "img", "aria-label": "Being written:"}),
     title,
   );
-  const bin = h(
-    "button",
-    {class: "icon-button bin", type: "button", "aria-label": `Delete “${title}”`, onclick: () => remove(id)},
-    icon("bin"),
-  );
-  return h("li", {}, button, bin);
+  const named = {class: "icon-button bin", "aria-label": `Delete “${title}”`};
+  return h("li", {}, shows, button({...named, onclick: () => remove(id)}, icon("bin")));
 }
 
 export function remove(id) {

@@ -1,19 +1,18 @@
 // Short messages above the composer, and messages for screen readers only.
 
-import {byId, h} from "./dom.js";
+import {button, byId, h} from "./dom.js";
 
 const SHOWN_MS = 6000;
 let clearing = 0;
 
-export function toast(text, button, onclick) {
-  const clicked = () => {
-    byId("toast").replaceChildren();
-    onclick();
-  };
-  const undo = button && h("button", {type: "button", class: "quiet-button", onclick: clicked}, button);
+// label, act: of a button.
+export function toast(text, label, act) {
+  const clear = () => byId("toast").replaceChildren();
+  const onclick = () => (clear(), act());
+  const undo = label && button({class: "quiet-button", onclick}, label);
   byId("toast").replaceChildren(h("div", {class: "toast"}, text, undo));
   clearTimeout(clearing);
-  clearing = setTimeout(() => byId("toast").replaceChildren(), SHOWN_MS);
+  clearing = setTimeout(clear, SHOWN_MS);
 }
 
 export function announce(text) {

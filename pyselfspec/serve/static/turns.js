@@ -1,17 +1,18 @@
-// Elements of questions and answers. Their buttons call `actions`: copy(text),
-// edit(question, text), and for answers again, goOn, compare, and choose(answer, version).
+// Elements of questions and answers. Their buttons call `actions`: edit(question, text), and for
+// answers again, goOn, compare, and choose(answer, version).
 
 import {isUnfinished, speed, STOPPED} from "./answer.js";
 import {cards, figures} from "./cards.js";
 import {perSecond} from "./charts.js";
-import {h, icon} from "./dom.js";
+import {button, h, icon} from "./dom.js";
 import {Painter, typed} from "./paint.js";
 import {thumbnails} from "./pictures.js";
 import {shown} from "./store.js";
+import {copy} from "./toast.js";
 
 // kind: "acts" for buttons that are disabled while an answer is generated.
 const tool = (name, text, onclick, kind = "acts") =>
-  h("button", {class: `tool ${kind}`, type: "button", onclick, title: text}, icon(name), h("span", {}, text));
+  button({class: `tool ${kind}`, onclick, title: text}, icon(name), h("span", {}, text));
 
 const [N_CHARS, N_LINES] = [1500, 15]; // of a message that is shown whole
 
@@ -26,7 +27,7 @@ export function question(message, actions) {
     h(
       "div",
       {class: "tools"},
-      tool("copy", "Copy", () => actions.copy(message.text), ""),
+      tool("copy", "Copy", () => copy(message.text), ""),
       tool("edit", "Edit", () => element.replaceChildren(editor(message, actions, restore))),
     ),
   );
@@ -41,13 +42,12 @@ export function question(message, actions) {
 // Folds an element; returns the button that shows all of it.
 function folding(element) {
   element.classList.add("folded");
-  const button = h("button", {class: "quiet-button", type: "button", "aria-expanded": "false"}, "Show all");
-  button.addEventListener("click", () => {
+  const onclick = ({target}) => {
     const isFolded = element.classList.toggle("folded");
-    button.setAttribute("aria-expanded", String(!isFolded));
-    button.textContent = isFolded ? "Show all" : "Show less";
-  });
-  return button;
+    target.setAttribute("aria-expanded", String(!isFolded));
+    target.textContent = isFolded ? "Show all" : "Show less";
+  };
+  return button({class: "quiet-button", "aria-expanded": "false", onclick}, "Show all");
 }
 
 function editor(message, actions, restore) {
@@ -60,7 +60,7 @@ function editor(message, actions, restore) {
     h(
       "div",
       {class: "actions"},
-      h("button", {class: "button", type: "button", onclick: restore}, "Cancel"),
+      button({class: "button", onclick: restore}, "Cancel"),
       h("button", {class: "button primary", type: "submit"}, "Send"),
     ),
   );
@@ -139,13 +139,14 @@ export class AnswerView {
     this.element.removeAttribute("aria-busy");
     this.element.classList.remove("replacing");
     const answer = this.#answer;
-    const compare = answer.marks.length && tool("scale", "Compare with plain", () => this.#compare());
-    this.#below.replaceChildren(
-      ...notes(answer).map((text) => h("p", {class: "note quiet"}, text)),
-      ...(answer.error ? [this.#failure()] : []),
-      ...(answer.marks.length ? [this.#details()] : []),
-      h("div", {class: "tools"}, ...this.#tools(), compare || null),
-    );
+    const isMarked = answer.marks.length > 0;
+    const compare = isMarked && tool("scale", "Compare with plain", () => this.#compare());
+    const parts = [
+      answer.error ? this.#failure() : note(answer),
+      isMarked && this.#details(),
+      h("div", {class: "tools"}, ...this.#tools(), compare),
+    ];
+    this.#below.replaceChildren(...parts.filter(Boolean));
     if (this.#compares && document.activeElement === document.body) {
       compare.focus({preventScroll: true});
     }
@@ -154,26 +155,29 @@ export class AnswerView {
 
   #tools() {
     const [message, answer] = [this.#message, this.#answer];
-    const {copy, again, goOn} = this.#actions;
+    const {again, goOn} = this.#actions;
     return [
-      ...this.#versions(),
+      this.#versions(),
       !answer.error && isUnfinished(answer) && tool("on", "Continue", () => goOn(message)),
       answer.text && tool("copy", "Copy", () => copy(answer.text), ""),
       !answer.error && tool("again", "Again", () => again(message)),
-    ].filter(Boolean);
+    ];
   }
 
   #versions() {
     const {at, versions} = this.#message;
-    if (versions.length < 2) return [];
-    const step = (by, name, label) =>
-      h(
-        "button",
-        {class: "tool", type: "button", "aria-label": label, disabled: !versions[at + by], onclick: () => this.#choose(at + by)},
-        icon(name),
-      );
-    const said = h("span", {class: "number"}, `${at + 1} / ${versions.length}`);
-    return [h("span", {class: "versions"}, step(-1, "back", "Earlier version"), said, step(1, "forth", "Later version"))];
+    if (versions.length < 2) return null;
+    const step = (to, name, label) => {
+      const attributes = {class: "tool", "aria-label": label, disabled: !versions[to]};
+      return button({...attributes, onclick: () => this.#choose(to)}, icon(name));
+    };
+    return h(
+      "span",
+      {class: "versions"},
+      step(at - 1, "back", "Earlier version"),
+      h("span", {class: "number"}, `${at + 1} / ${versions.length}`),
+      step(at + 1, "forth", "Later version"),
+    );
   }
 
   #choose(at) {
@@ -183,8 +187,8 @@ export class AnswerView {
 
   #failure() {
     const {again, goOn} = this.#actions;
-    const button = (text, kind, does) =>
-      h("button", {class: `button ${kind}`, type: "button", onclick: () => does(this.#message)}, text);
+    const offer = (text, kind, does) =>
+      button({class: `button ${kind}`, onclick: () => does(this.#message)}, text);
     return h(
       "div",
       {class: "notice failure", role: "alert"},
@@ -192,8 +196,8 @@ export class AnswerView {
       h(
         "div",
         {class: "actions"},
-        button("Try again", "", again),
-        isUnfinished(this.#answer) && button("Continue", "primary", goOn),
+        offer("Try again", "", again),
+        isUnfinished(this.#answer) && offer("Continue", "primary", goOn),
       ),
     );
   }
@@ -233,13 +237,13 @@ export class AnswerView {
   }
 }
 
-function notes({finish, error, marks, part, asked}) {
-  if (error) return [];
-  if (finish === STOPPED || finish === null) return ["The answer was stopped here."];
-  if (finish !== "length") return [];
-  const {max_tokens} = asked;
+// Why an answer ended, unless the model ended it.
+function note({finish, marks, part, asked: {max_tokens}}) {
+  const said = (text) => h("p", {class: "note quiet"}, text);
+  if (finish === STOPPED || finish === null) return said("The answer was stopped here.");
+  if (finish !== "length") return null;
   if (max_tokens === null || marks.length - part.marks < max_tokens) {
-    return ["The answer was cut here: it reached the limit of the server."];
+    return said("The answer was cut here: it reached the limit of the server.");
   }
-  return [`The answer was cut after ${max_tokens} tokens, the limit in the settings.`];
+  return said(`The answer was cut after ${max_tokens} tokens, the limit in the settings.`);
 }
