@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
-from ..errors import SelfSpecError
 from ..util.paths import on_one_line
 from .embeddings.embedding_service import EmbeddingService
 from .endpoints import (
@@ -31,18 +29,13 @@ from .endpoints import (
     stored_responses,
     tokens,
 )
-from .endpoints.error_form import error_form
+from .endpoints.api_forms import handle_errors
 from .endpoints.models import N_PATH
 from .endpoints.routers import router
 from .metrics import Metrics
-from .protocol.errors import ApiError, error_response
-from .protocol.events import ClientGone, no_response
 from .protocol.middleware import BodyLimit, HeadAsGet, allow_origins
 from .service import Service
 from .static_files import Page
-
-# Exceptions that requests cause. All others are logged too.
-EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
 
 AnyService = Service | EmbeddingService
 # Endpoints of models that generate text, of embedding models, and of all models.
@@ -78,9 +71,6 @@ def make(service: AnyService) -> FastAPI:
         app.router.routes += each.routes
     app.router.routes += _refusals(service, others).routes + models.HEALTH.routes
 
-    async def on_error(request: Request, error: Exception) -> Response:
-        return error_response(error, error_form(request))
-
     methods: dict[str, set[str]] = {}
     for route in app.routes:
         if isinstance(route, Route):
@@ -88,9 +78,7 @@ def make(service: AnyService) -> FastAPI:
     fallback = _PageOrError(methods)
     app.mount("/", fallback, name="page")
     app.router.default = fallback  # no mount matches a path with a newline
-    for kind in (*EXPECTED, Exception):
-        app.add_exception_handler(kind, on_error)
-    app.add_exception_handler(ClientGone, no_response)
+    handle_errors(app)
     app.add_middleware(BodyLimit, n_bytes=settings.n_bytes)
     allow_origins(app, settings.origins)
     app.add_middleware(HeadAsGet)

@@ -254,7 +254,7 @@ def test_a_stream_of_blocks() -> None:
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert "".join(each.get("thinking", "") for each in deltas) == "Hm."
     assert json.loads("".join(each.get("partial_json", "") for each in deltas)) == {"kind": "cat"}
-    assert made.encode(events[0]).startswith(b"event: message_start\ndata: {")
+    assert made.FORM.encode(events[0]).startswith(b"event: message_start\ndata: {")
     assert made.error(ApiError(503, "over"))[0]["error"]["type"] == "overloaded_error"
 
 

@@ -18,7 +18,7 @@ from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
 from ..protocol.errors import ApiError, json_response
 from ..protocol.response_fields import new_id, statistics
-from ..protocol.writers import Answer, Json, NamedEventWriter, respond
+from ..protocol.writers import Answer, ApiForm, Json, ResponseWriter, respond
 from .input_tokens import n_prompt
 from .messages_request import CountRequest, MessagesRequest, to_chat
 from .routers import STREAMS, Writing, errors, router
@@ -54,6 +54,9 @@ def error_body(error: ApiError) -> Json:
     kind = "invalid_request_error" if error.status < 500 else "api_error"
     details = MessageErrorDetails(type=_TYPES.get(error.status, kind), message=str(error))
     return MessageError(error=details).model_dump()
+
+
+FORM = ApiForm(error_body, ping=b'event: ping\ndata: {"type":"ping"}\n\n')
 
 
 def is_for(request: Request) -> bool:
@@ -101,11 +104,11 @@ async def post_count_tokens(service: Writing, body: CountRequest) -> Response:
     return json_response({"input_tokens": await n_prompt(service, to_chat(body))})
 
 
-class MessageWriter(NamedEventWriter):
+class MessageWriter(ResponseWriter):
     """Writes a message. head: its fields that are known before. n_prompt: tokens of the prompt.
     stops: stop sequences of the request."""
 
-    PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+    FORM = FORM
 
     def __init__(
         self,
@@ -161,9 +164,6 @@ class MessageWriter(NamedEventWriter):
 
     def last(self, found: Sequence[Finished]) -> list[Json]:
         return [{"type": "message_stop"}]
-
-    def error(self, error: ApiError) -> list[Json]:
-        return [error_body(error)]
 
     def _events(self, part: Part) -> list[Json]:
         """Return the events of a part, which goes on with the open block or begins one."""

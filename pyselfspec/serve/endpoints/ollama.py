@@ -21,20 +21,20 @@ from ...runtime.vocabulary import fill_tokens
 from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
 from ..model_card import FileCard
-from ..protocol.errors import ApiError, json_response
+from ..protocol.errors import json_response
 from ..protocol.response_fields import finish_reason
-from ..protocol.writers import NDJSON, Answer, Json, LineWriter, respond
+from ..protocol.writers import NDJSON, Answer, Json, ResponseWriter, respond
 from ..service import Service
 from .completions import open_completions
 from .embeddings import vectors
 from .ollama_request import (
+    FORM,
     ApiChatRequest,
     EmbeddingsRequest,
     EmbedRequest,
     GenerateRequest,
     ModelRequest,
     OllamaError,
-    error_body,
     prompt_to_chat,
     served_name,
     to_chat,
@@ -204,8 +204,10 @@ async def post_embeddings(
     return json_response({"embedding": row.tolist()})
 
 
-class _AnswerWriter(LineWriter):
+class _AnswerWriter(ResponseWriter):
     """Writes an answer. name: of the model. n_prompt: tokens of the prompt."""
+
+    FORM = FORM
 
     def __init__(self, name: str, reader: AnswerReader, n_prompt: int, *, stream: bool) -> None:
         super().__init__(stream=stream)
@@ -225,9 +227,6 @@ class _AnswerWriter(LineWriter):
     def end(self, i: int, finished: Finished) -> list[Json]:
         rest = [self._line([part]) for part in self._reader.finish()]
         return [*rest, self._line([]) | self._end(finished)]
-
-    def error(self, error: ApiError) -> list[Json]:
-        return [error_body(error)]
 
     def loaded(self) -> Json:
         """Return the response to a request that only loads the model."""

@@ -27,6 +27,7 @@ from ..protocol.schemas import (
     TextRequest,
     Tool,
 )
+from ..protocol.writers import NDJSON, ApiForm
 from .embeddings import Inputs
 
 PATH = "/api/"
@@ -144,6 +145,10 @@ class OllamaError(BaseModel):
 def error_body(error: ApiError) -> dict[str, Any]:
     """Return an error in the format of this API."""
     return OllamaError(error=str(error)).model_dump()
+
+
+# Clients read each line as JSON, which may begin with a space but not be empty.
+FORM = ApiForm(error_body, NDJSON, ping=b" ")
 
 
 def has_path(request: Request) -> bool:

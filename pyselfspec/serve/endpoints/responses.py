@@ -17,7 +17,7 @@ from ..engine.jobs import Delta, Finished
 from ..protocol.auth import owner_of
 from ..protocol.errors import ApiError, to_json
 from ..protocol.response_fields import finish_reason, new_id, statistics
-from ..protocol.writers import Answer, Json, NamedEventWriter, respond
+from ..protocol.writers import Answer, Json, ResponseWriter, respond
 from ..store.response_store import Stored
 from .responses_request import (
     CUSTOM,
@@ -133,7 +133,7 @@ class _Output:
         return body
 
 
-class ResponseApiWriter(NamedEventWriter):
+class ResponseApiWriter(ResponseWriter):
     """Writes a response. head: its fields that are known before. n_prompt: tokens of the prompt.
     n_tokens: counts those of a text. keep: receives the response."""
 

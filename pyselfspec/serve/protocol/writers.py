@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,6 +25,27 @@ NDJSON = "application/x-ndjson"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not buffer it
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiForm:
+    """How an API writes errors and streams. error_body: writes an error. ping: what a stream has
+    while nothing happens, so that clients keep waiting."""
+
+    error_body: Callable[[ApiError], Json] = ApiError.body
+    media_type: str = SSE
+    ping: bytes = b": ping\n\n"
+
+    def encode(self, event: Json) -> bytes:
+        """Return an event as bytes of a stream: a line, or a server-sent event, which has a name
+        where the API repeats it in the field "type"."""
+        if self.media_type == NDJSON:
+            return to_json(event) + b"\n"
+        name = f"event: {event['type']}\n".encode() if "type" in event else b""
+        return name + b"data: " + to_json(event) + b"\n\n"
+
+
+OPENAI = ApiForm()
 
 
 @dataclass(slots=True)
@@ -62,9 +83,8 @@ class ResponseWriter(ABC):
     Knows neither HTTP nor the engine. i is the index of an answer in the request.
     """
 
-    MEDIA_TYPE: ClassVar[str] = SSE
+    FORM: ClassVar[ApiForm] = OPENAI
     END: ClassVar[bytes] = b""  # after the last event
-    PING: ClassVar[bytes] = b": ping\n\n"  # while nothing happens, so that clients keep waiting
 
     def __init__(self, *, stream: bool) -> None:
         self.stream = stream
@@ -105,28 +125,7 @@ class ResponseWriter(ABC):
 
     def error(self, error: ApiError) -> list[Json]:
         """Return the events for an error after the stream has begun."""
-        return [error.body()]
-
-    def encode(self, event: Json) -> bytes:
-        """Return an event as bytes of the stream, by default as a server-sent event."""
-        return b"data: " + to_json(event) + b"\n\n"
-
-
-class NamedEventWriter(ResponseWriter):
-    """A writer for protocols whose events have names, which they repeat in the field "type"."""
-
-    def encode(self, event: Json) -> bytes:
-        return b"event: " + str(event["type"]).encode() + b"\n" + super().encode(event)
-
-
-class LineWriter(ResponseWriter):
-    """A writer for protocols whose streams are lines, each a JSON object."""
-
-    MEDIA_TYPE = NDJSON
-    PING = b" "  # clients read each line as JSON, which may begin with a space but not be empty
-
-    def encode(self, event: Json) -> bytes:
-        return to_json(event) + b"\n"
+        return [self.FORM.error_body(error)]
 
 
 class ChoiceWriter(ResponseWriter):
@@ -197,7 +196,7 @@ async def respond(
             events.cancel()
             raise
         body = _stream_body(service, events, len(jobs), writer, start)
-        return StreamingResponse(body, media_type=writer.MEDIA_TYPE, headers=HEADERS)
+        return StreamingResponse(body, media_type=writer.FORM.media_type, headers=HEADERS)
     answers = [Answer() for _ in jobs]
 
     async def collect(events: JobEvents) -> None:
@@ -222,24 +221,24 @@ def _observe(
 async def _stream_body(
     service: Service, events: JobEvents, n: int, writer: ResponseWriter, start: float
 ) -> AsyncIterator[bytes]:
-    answers = [Answer() for _ in range(n)]
+    answers, encode = [Answer() for _ in range(n)], writer.FORM.encode
     with events:
         try:
             for chunk in writer.first(n):
-                yield writer.encode(chunk)
+                yield encode(chunk)
             async for i, event in events:
                 if isinstance(event, Quiet):
-                    yield writer.PING
+                    yield writer.FORM.ping
                     continue
                 if not isinstance(event, Progress):
                     _observe(service, answers, i, event, start)
                 for chunk in writer.chunks(i, event):
-                    yield writer.encode(chunk)
+                    yield encode(chunk)
             for chunk in writer.last([each.finished for each in answers]):
-                yield writer.encode(chunk)
+                yield encode(chunk)
         except Exception as error:
             for chunk in writer.error(as_api_error(error)):
-                yield writer.encode(chunk)
+                yield encode(chunk)
             return
     service.metrics.answer.observe(time.monotonic() - start)
     if writer.END:

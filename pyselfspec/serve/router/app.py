@@ -10,19 +10,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...errors import SelfSpecError
 from ...util.paths import on_one_line
 from .. import model_card
 from ..endpoints import messages, ollama, ollama_request, stored_responses
-from ..endpoints.error_form import error_form
+from ..endpoints.api_forms import handle_errors
 from ..protocol.auth import require_host, require_key
-from ..protocol.errors import ApiError, error_response, json_response
-from ..protocol.events import ClientGone, no_response, until_disconnect
+from ..protocol.errors import ApiError, json_response
+from ..protocol.events import until_disconnect
 from ..protocol.middleware import BodyLimit, allow_origins
 from ..settings import Settings
 from ..static_files import Page
@@ -45,10 +43,6 @@ class RouterApp:
 
     def make(self) -> Starlette:
         """Return the application, for uvicorn."""
-
-        async def on_error(request: Request, error: Exception) -> Response:
-            return error_response(error, error_form(request))
-
         methods = ["GET", "POST", "DELETE", "HEAD", "OPTIONS"]
         page = Page()  # for browsers, which have no key when they open it
         app = Starlette(
@@ -64,10 +58,7 @@ class RouterApp:
             ],
             lifespan=self._lifespan,
         )
-        for kind in (ApiError, SelfSpecError, HTTPException, Exception):
-            app.add_exception_handler(kind, on_error)
-        for left in (ClientGone, ClientDisconnect):
-            app.add_exception_handler(left, no_response)
+        handle_errors(app)
         app.add_middleware(BodyLimit, n_bytes=self.settings.n_bytes)
         allow_origins(app, self.settings.origins)
         return app

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..endpoints import messages, ollama_request, responses, stored_responses
-from ..endpoints.error_form import error_form
-from ..protocol.errors import ApiError, as_api_error, to_json
+from ..endpoints import responses, stored_responses
+from ..endpoints.api_forms import form_of
+from ..protocol.errors import ApiError, as_api_error
 from ..protocol.events import PING_S, START_S, ClientGone
-from ..protocol.writers import HEADERS, NDJSON, SSE, LineWriter, ResponseWriter
+from ..protocol.writers import HEADERS, NDJSON, SSE
 from .process import Forwarded
 
 STREAMED = ("/api/chat", "/api/generate")  # Ollama's paths that stream unless a request says no
@@ -77,14 +77,14 @@ class Waiting(StreamingResponse):
     an event."""
 
     def __init__(self, request: Request, answer: asyncio.Task[Forwarding]) -> None:
-        kind = NDJSON if ollama_request.has_path(request) else SSE
+        kind = form_of(request).media_type
         super().__init__(self._pieces(request), media_type=kind, headers=HEADERS)
         self._answer = answer
 
     async def _pieces(self, request: Request) -> AsyncIterator[bytes]:
         try:
             while not (await asyncio.wait([self._answer], timeout=PING_S))[0]:
-                yield _ping(request)
+                yield form_of(request).ping
             found = self._answer.result()
             if found.is_stream:
                 async for piece in found.pieces:
@@ -101,7 +101,7 @@ class Waiting(StreamingResponse):
                     param=error.get("param"),
                     code=error.get("code"),
                 )
-            yield _event(request, body)
+            yield form_of(request).encode(body)
         except ClientGone:
             return
         except Exception as error:
@@ -116,21 +116,7 @@ class Waiting(StreamingResponse):
                 await self._answer.result().close()
 
 
-def _ping(request: Request) -> bytes:
-    if ollama_request.has_path(request):
-        return LineWriter.PING
-    return messages.MessageWriter.PING if messages.has_path(request) else ResponseWriter.PING
-
-
 def error_event(request: Request, error: ApiError) -> bytes:
     """Return an error as an event of a stream, in the API of the request."""
-    if request.scope["path"] == stored_responses.PATH:
-        return _event(request, responses.error_event(error))
-    return _event(request, error_form(request)(error))
-
-
-def _event(request: Request, body: dict[str, Any]) -> bytes:
-    if ollama_request.has_path(request):
-        return to_json(body) + b"\n"
-    name = f"event: {body['type']}\n".encode() if "type" in body else b""
-    return name + b"data: " + to_json(body) + b"\n\n"
+    is_response, form = request.scope["path"] == stored_responses.PATH, form_of(request)
+    return form.encode(responses.error_event(error) if is_response else form.error_body(error))
