@@ -22,14 +22,14 @@ export const server = {ready: null, models: [], props: {}};
 let here = store.newConversation(); // the conversation shown
 const removed = new Set(); // ids of deleted conversations, whose answers are not saved
 const running = new Map(); // by id, {conversation, abort} of answers being generated
-const elements = new WeakMap(); // by message
-const views = new WeakMap(); // of answers
+const views = new WeakMap(); // by message; each has its element
 let changed = () => {}; // called when parts of the page outside the log may have to change
 
 export const conversation = () => here;
 export const isRunning = (id = here.id) => running.has(id);
 export const whenChanged = (listener) => (changed = listener);
 export const stop = () => running.get(here.id)?.abort();
+const find = (id) => running.get(id)?.conversation ?? store.conversation(id);
 
 const actions = {edit, again, goOn, compare: comparePlain, choose};
 
@@ -90,13 +90,13 @@ function cutFrom(message) {
 // Shows this version of an answer.
 function refresh(message, at) {
   message.at = at;
-  views.get(message)?.show();
-  views.get(message)?.done();
+  viewOf(message).show();
+  viewOf(message).done();
 }
 
 async function answerTo(its, message, answer) {
   const messages = textsBefore(its, message);
-  const view = views.get(message);
+  const view = viewOf(message);
   view.busy(answer);
   const ended = await work(its, async (signal) => {
     await server.ready;
@@ -145,7 +145,7 @@ function choose(message, at) {
 async function comparePlain(message) {
   if (isRunning()) return;
   const [its, answer] = [here, shown(message)];
-  const view = views.get(message);
+  const view = viewOf(message);
   view.comparing({marks: [], us: 0});
   const {error} = await work(its, (signal) =>
     compare(answer, textsBefore(its, message), signal, (plain) => view.comparing(plain)),
@@ -202,40 +202,33 @@ export function leave() {
 
 // Keeps elements that are shown already, so that screen readers do not read them again.
 export function show() {
-  const found = here.messages.map((each) => elements.get(each) ?? made(each));
-  for (const element of [...byId("log").children]) if (!found.includes(element)) element.remove();
-  found.forEach((element, i) => {
-    if (byId("log").children[i] !== element) byId("log").insertBefore(element, byId("log").children[i] ?? null);
-  });
+  const log = byId("log");
+  const found = here.messages.map((each) => viewOf(each).element);
+  for (const element of [...log.children]) if (!found.includes(element)) element.remove();
+  log.append(...found.slice(log.children.length)); // those that stayed are the first
   byId("welcome").hidden = found.length > 0;
   changed();
 }
 
-function made(message) {
-  if (message.role === "user") return kept(message, question(message, actions));
-  const view = new AnswerView(message, actions);
-  views.set(message, view);
-  view.done();
-  return kept(message, view.element);
-}
-
-function kept(message, element) {
-  elements.set(message, element);
-  return element;
+function viewOf(message) {
+  if (!views.has(message)) {
+    const isQuestion = message.role === "user";
+    views.set(message, isQuestion ? question(message, actions) : new AnswerView(message, actions));
+  }
+  return views.get(message);
 }
 
 // Shows another conversation, or a new one if the id is unknown.
 export function open(id) {
-  const other = running.get(id)?.conversation ?? (id && store.conversation(id)) ?? null;
-  here = other || store.newConversation();
+  here = find(id) ?? store.newConversation();
   show();
   toEnd();
 }
 
 // Deletes a conversation and returns it, with the answer so far.
 export function remove(id) {
+  const its = find(id);
   running.get(id)?.abort();
-  const its = running.get(id)?.conversation ?? store.conversation(id);
   removed.add(id);
   store.forget(its);
   return its;
@@ -247,8 +240,7 @@ export function restore(its) {
   open(its.id);
 }
 
-export function rename(id, title) {
-  const its = id === here.id ? here : (running.get(id)?.conversation ?? store.conversation(id));
+export function rename(its, title) {
   its.title = title;
   keep(its);
   changed();

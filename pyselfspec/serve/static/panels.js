@@ -1,6 +1,6 @@
-// The dialogs: settings, and the API key.
+// The dialogs: settings, and those that ask for one text, such as the API key.
 
-import {byId, h} from "./dom.js";
+import {button, byId, h} from "./dom.js";
 import {label, usable} from "./sources.js";
 import {saveSettings, setKey, settings} from "./store.js";
 
@@ -15,8 +15,9 @@ export function openSettings({conversation, draftHere, keep, server}) {
   its = conversation();
   kept = () => its.messages.length && keep(its);
   const draft = byId("draft");
-  const names = ["auto", PLAIN, ...usable()];
-  draft.replaceChildren(...names.map((name) => h("option", {value: name}, said(name))));
+  const drafters = usable().map((name) => [name, label(name)]);
+  const choices = [["auto", "automatic"], [PLAIN, "none: plain decoding"], ...drafters];
+  draft.replaceChildren(...choices.map(([value, text]) => h("option", {value}, text)));
   draft.value = draftHere(its.settings.draft) ?? PLAIN;
   for (const name of [...NUMBERS, "system"]) byId(name).value = its.settings[name] ?? "";
   byId("temperature").value = its.settings.temperature ?? server.props.default_generation_settings?.params.temperature;
@@ -26,11 +27,6 @@ export function openSettings({conversation, draftHere, keep, server}) {
   byId("settings-model").value = server.props.model;
   showTemperature();
   byId("settings").showModal();
-}
-
-function said(name) {
-  if (name === "auto") return "automatic";
-  return name === PLAIN ? "none: plain decoding" : label(name);
 }
 
 function showTemperature() {
@@ -60,24 +56,42 @@ byId("change-key").addEventListener("click", () => {
 });
 
 // Resolves to whether a key was given.
-export function askForKey(why) {
-  const dialog = byId("key-dialog");
-  byId("key-why").textContent = why;
-  byId("key").value = "";
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      const given = dialog.returnValue === "given";
-      if (given) setKey(byId("key").value.trim());
-      byId("key").value = "";
-      resolve(given);
-    }, {once: true});
-  });
+export async function askForKey(why) {
+  const field = {type: "password", "aria-label": "API key", spellcheck: "false"};
+  const note = "Stored until this tab is closed, and sent to this server only.";
+  const given = await ask("API key", field, "Use this key", {why, note});
+  if (given) setKey(given);
+  return Boolean(given);
 }
 
-byId("key-dialog").querySelector("form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (byId("key").value.trim()) byId("key-dialog").close("given");
-});
-byId("key-cancel").addEventListener("click", () => byId("key-dialog").close());
+// Resolves to a text that the user gives, empty for none. field: attributes of its input.
+export function ask(title, field, does, {why, note} = {}) {
+  const input = h("input", {autocomplete: "off", required: true, ...field});
+  const dialog = h(
+    "dialog",
+    {class: "card-dialog", "aria-label": title},
+    h(
+      "form",
+      {method: "dialog"},
+      h("h2", {}, title),
+      why && h("p", {class: "quiet"}, why),
+      input,
+      note && h("p", {class: "quiet small"}, note),
+      h(
+        "div",
+        {class: "actions"},
+        button({class: "button", onclick: () => dialog.close()}, "Cancel"),
+        h("button", {class: "button primary", value: "given"}, does),
+      ),
+    ),
+  );
+  document.body.append(dialog);
+  dialog.showModal();
+  input.select();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue && input.value.trim());
+    });
+  });
+}

@@ -36,7 +36,7 @@ export function question(message, actions) {
     element.replaceChildren(...shown);
     shown.at(-1).lastElementChild.focus();
   };
-  return element;
+  return {element};
 }
 
 // Folds an element; returns the button that shows all of it.
@@ -94,6 +94,7 @@ export class AnswerView {
   constructor(message, actions) {
     [this.#message, this.#actions] = [message, actions];
     this.show();
+    this.done();
   }
 
   get #answer() {
@@ -209,7 +210,7 @@ export class AnswerView {
     };
     const details = h(
       "details",
-      {class: "how", open: this.#open},
+      {open: this.#open},
       h("summary", {}, h("span", {class: "figures"}, figures(this.#answer))),
       body,
     );
