@@ -13,7 +13,7 @@ export const STOPPED = "stopped"; // by the user; other reasons come from the se
 // settings: of the conversation. The fields chat, whether the model has a chat
 // template, n_share, the limit of an answer without its own, and model, the name of one of
 // several, are added later.
-export function newAnswer({draft, temperature, max_tokens, seed, system}) {
+export function newAnswer(settings) {
   const [drawn] = crypto.getRandomValues(new Uint32Array(1));
   return {
     text: "",
@@ -24,14 +24,14 @@ export function newAnswer({draft, temperature, max_tokens, seed, system}) {
     error: null,
     plain: null,
     part: {chars: 0, marks: 0, us: 0, statistics: null},
-    asked: {draft, temperature, max_tokens, system, seed: seed ?? drawn >>> 1},
+    asked: {...settings, seed: settings.seed ?? drawn >>> 1},
   };
 }
 
 // Generates an answer, or the rest of it; calls grown(text, marks) for each piece, and before
 // that read(share) for the share of the prompt that has been read.
 export async function write(answer, messages, signal, grown, read = () => {}) {
-  const {finish, plain, part, statistics: before} = answer;
+  const before = {...answer};
   const isFirst = !answer.text;
   answer.part = {chars: answer.text.length, marks: answer.marks.length, us: answer.us, statistics: null};
   Object.assign(answer, {finish: null, error: null, plain: null, statistics: null});
@@ -52,12 +52,12 @@ export async function write(answer, messages, signal, grown, read = () => {}) {
   } catch (error) {
     const isNew = isFirst || answer.marks.length > answer.part.marks;
     if (isNew) answer.finish = STOPPED;
-    else Object.assign(answer, {finish, plain, part, statistics: before}); // as it was
+    else Object.assign(answer, before);
     if (error.name !== "AbortError") throw error;
     return;
   }
   const {statistics} = answer.part;
-  answer.statistics = isFirst ? statistics : merged(before, statistics);
+  answer.statistics = isFirst ? statistics : merged(before.statistics, statistics);
 }
 
 // Of the tokens that were not read before. There is at least one, since the last is always read.

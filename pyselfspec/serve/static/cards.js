@@ -60,7 +60,7 @@ function invitation(statistics, compare) {
     estimated && h("p", {class: "verdict"}, h("b", {}, `About ${estimated.toFixed(1)} times the speed`), ", estimated from the plain passes of this answer."),
     small("To measure it, the same prompt and seed are sent again without drafts. The text should not change, only the speed."),
     h("p", {}, button({class: "button", onclick: compare}, "Compare with plain")),
-  ].filter(Boolean);
+  ];
 }
 
 function comparison({plain}) {
@@ -70,6 +70,6 @@ function comparison({plain}) {
       ? `The same text, all ${n} tokens.`
       : `The texts differ from character ${fork + 1} on.`;
   const ratio = ratioOf(plain) ? `${ratioOf(plain).toFixed(2)} times the speed. ` : "";
-  const bars = ratio ? [speeds([["with drafts", fast, "ink"], ["plain", slow, OWN]])] : [];
-  return [...bars, h("p", {class: "verdict"}, h("b", {}, ratio), said)];
+  const bars = ratio && speeds([["with drafts", fast, "ink"], ["plain", slow, OWN]]);
+  return [bars, h("p", {class: "verdict"}, h("b", {}, ratio), said)];
 }

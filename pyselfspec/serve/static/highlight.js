@@ -41,15 +41,7 @@ const ALIASES = {
   rs: "rust", golang: "go", bash: "shell", sh: "shell", zsh: "shell", console: "shell", dockerfile: "shell", makefile: "shell",
   rb: "ruby", yml: "yaml", toml: "yaml", ini: "yaml", xml: "html", svg: "html", r: "python", julia: "python", scss: "css",
 };
-const compiled = new Map();
-
-function rules(language) {
-  const lower = language.toLowerCase();
-  const name = ALIASES[lower] ?? lower;
-  if (!Object.hasOwn(LANGUAGES, name)) return null;
-  if (!compiled.has(name)) compiled.set(name, compile(...LANGUAGES[name]));
-  return compiled.get(name);
-}
+const RULES = new Map(Object.entries(LANGUAGES).map(([name, parts]) => [name, compile(...parts)]));
 
 function compile(comments, strings, words, flags = "") {
   const keyword = words ? `\\b(?:${words.replaceAll(" ", "|")})\\b` : "</?[\\w-]+|/?>";
@@ -60,8 +52,9 @@ function compile(comments, strings, words, flags = "") {
 
 // [{start, end, kind}] in order, apart from one another; kind: as in compile().
 export function highlighted(code, language) {
-  const rule = code.length <= N_MOST ? rules(language) : null;
-  if (!rule) return [];
+  const name = language.toLowerCase();
+  const rule = RULES.get(ALIASES[name] ?? name);
+  if (!rule || code.length > N_MOST) return [];
   return [...code.matchAll(rule)]
     .filter(([text]) => text)
     .map(({index, 0: text, groups}) => {

@@ -12,7 +12,10 @@ const [THINK, THOUGHT] = ["<think>", "</think>"]; // around reasoning before the
 export class Painter {
   #element;
   #painted = []; // {key, node} by block
-  #thinking = null; // {details, body, painted, closed} if the completion begins with reasoning
+  #thought = h("div", {class: "thought"}); // reasoning that the completion begins with
+  #paintedThought = [];
+  #summary = h("summary");
+  #details = h("details", {class: "think"}, this.#summary, this.#thought);
   #text = "";
   #sources = []; // by character of the text
 
@@ -35,20 +38,12 @@ export class Painter {
   }
 
   #paintThought(start, end, closed) {
-    const body = (this.#thinking ??= this.#newThought()).body;
-    this.#paintInto(body, this.#thinking.painted, blocks(this.#text, start, end));
-    if (closed === this.#thinking.closed) return;
-    this.#thinking.closed = closed;
-    this.#thinking.details.open = !closed;
-    this.#thinking.summary.textContent = closed ? "Reasoning" : "Thinking …";
-  }
-
-  #newThought() {
-    const body = h("div", {class: "thought"});
-    const summary = h("summary");
-    const details = h("details", {class: "think"}, summary, body);
-    this.#element.prepend(details);
-    return {details, summary, body, painted: [], closed: null};
+    if (!this.#details.parentNode) this.#element.prepend(this.#details);
+    this.#paintInto(this.#thought, this.#paintedThought, blocks(this.#text, start, end));
+    const title = closed ? "Reasoning" : "Thinking …";
+    if (this.#summary.textContent === title) return;
+    this.#summary.textContent = title;
+    this.#details.open = !closed;
   }
 
   #paintInto(element, painted, found) {

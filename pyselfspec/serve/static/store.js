@@ -32,12 +32,9 @@ export const setKey = (value) => write(sessionStorage, `${PREFIX}key`, value);
 // {role: "assistant", versions, at}; see answer.js.
 export function newConversation() {
   const id = [...crypto.getRandomValues(new Uint32Array(2))].map((n) => n.toString(36)).join("");
-  return {id, title: "", updated: Date.now(), settings: ownSettings(settings), messages: []};
+  const own = Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, settings[name]]));
+  return {id, title: "", updated: Date.now(), settings: own, messages: []};
 }
-
-// null is a value: plain decoding, no limit, random seed.
-const ownSettings = (from) =>
-  Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, name in from ? from[name] : DEFAULTS[name]]));
 
 export const shown = ({versions, at}) => versions[at];
 
