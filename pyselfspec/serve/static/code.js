@@ -2,6 +2,7 @@
 
 import {button, h} from "./dom.js";
 import {highlighted} from "./highlight.js";
+import {run} from "./lines.js";
 import {copy} from "./toast.js";
 
 // lines: texts. leaf(i, text, dress): nodes for line i, in which dress(from, to) makes those of a part.
@@ -11,11 +12,9 @@ export function codeBlock(language, lines, leaf = plainLeaf) {
   let [at, next] = [0, 0];
   lines.forEach((text, i) => {
     if (i) code.append("\n");
-    while (next < parts.length && parts[next].end <= at) next += 1;
-    const mine = [];
-    for (let j = next; j < parts.length && parts[j].start < at + text.length; j++) mine.push(parts[j]);
-    const start = at;
-    code.append(...leaf(i, text, (from, to) => dressed(text, mine, start, from, to)));
+    next += run(parts, next, (part) => part.end <= at).length;
+    const mine = run(parts, next, (part) => part.start < at + text.length);
+    code.append(...leaf(i, text, (from, to) => dressed(text, mine, at, from, to)));
     at += text.length + 1;
   });
   const copies = button({class: "quiet-button", onclick: () => copy(code.textContent)}, "Copy");

@@ -24,8 +24,7 @@ export function blocks(text, from = 0, to = text.length) {
 function parsed(text, lines, depth) {
   const found = [];
   for (let i = 0; i < lines.length; ) {
-    const taken = blank(text, lines[i]) ? 1 : block(text, lines, i, depth, found);
-    i += taken;
+    i += blank(text, lines[i]) ? 1 : block(text, lines, i, depth, found);
   }
   return found;
 }
@@ -132,9 +131,8 @@ export function inline(text, lines) {
 
 function marked(text, at, depth = 0) {
   const found = [];
-  const leaf = (from, to) => {
-    if (to > from) found.push({text: text.slice(from, to), at: at.slice(from, to)});
-  };
+  const piece = (from, to) => ({text: text.slice(from, to), at: at.slice(from, to)});
+  const leaf = (from, to) => to > from && found.push(piece(from, to));
   let from = 0;
   for (const match of depth < DEEPEST ? text.matchAll(INLINE) : []) {
     const [name, [start, end]] = Object.entries(match.indices.groups).find(
@@ -142,18 +140,15 @@ function marked(text, at, depth = 0) {
     );
     leaf(from, match.index);
     from = match.index + match[0].length;
-    if (name === "escaped") {
-      leaf(start, end);
-      continue;
+    const tag = name.replace("2", "");
+    const inner = piece(start, end);
+    if (tag === "escaped") leaf(start, end);
+    else if (tag === "math" || tag === "block") {
+      found.push({tag, latex: inner.text, children: [piece(match.index, from)]});
+    } else {
+      const children = tag === "code" ? [inner] : marked(inner.text, inner.at, depth + 1);
+      found.push({tag, href: match.groups.href, children});
     }
-    if (/^(math|block)/.test(name)) {
-      const children = [{text: match[0], at: at.slice(match.index, from)}];
-      found.push({tag: name.replace("2", ""), latex: text.slice(start, end), children});
-      continue;
-    }
-    const inner = [text.slice(start, end), at.slice(start, end)];
-    const children = name === "code" ? [{text: inner[0], at: inner[1]}] : marked(...inner, depth + 1);
-    found.push({tag: name.replace("2", ""), href: match.groups.href, children});
   }
   leaf(from, text.length);
   return found;

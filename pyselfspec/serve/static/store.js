@@ -64,9 +64,9 @@ export const forget = (conversation) => localStorage.removeItem(CONVERSATION + c
 
 function read(storage, name) {
   try {
-    return JSON.parse(storage.getItem(name)) ?? undefined;
+    return JSON.parse(storage.getItem(name));
   } catch {
-    return undefined;
+    return null;
   }
 }
 

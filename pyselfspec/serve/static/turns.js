@@ -31,10 +31,10 @@ export function question(message, actions) {
       tool("edit", "Edit", () => element.replaceChildren(editor(message, actions, restore))),
     ),
   );
-  const shown = [...element.children];
+  const parts = [...element.children];
   const restore = () => {
-    element.replaceChildren(...shown);
-    shown.at(-1).lastElementChild.focus();
+    element.replaceChildren(...parts);
+    parts.at(-1).lastElementChild.focus();
   };
   return {element};
 }
@@ -51,8 +51,7 @@ function folding(element) {
 }
 
 function editor(message, actions, restore) {
-  const field = h("textarea", {"aria-label": "Edit your message", rows: 3});
-  field.value = message.text;
+  const field = h("textarea", {"aria-label": "Edit your message", rows: 3}, message.text);
   const form = h(
     "form",
     {class: "editor"},
