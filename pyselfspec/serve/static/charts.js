@@ -76,10 +76,10 @@ export function layers({n_layer, skip_attn, skip_ffn}) {
 
 function strip(name, n_layer, skipped) {
   const cell = 10;
-  const blocks = Array.from({length: n_layer}, (_, i) => {
-    const kind = skipped.includes(i) ? "skipped" : "runs";
-    return svg("rect", {x: i * cell + 1, y: 1, width: cell - 2, height: cell - 2, rx: 2, class: kind});
-  });
+  const square = {y: 1, width: cell - 2, height: cell - 2, rx: 2};
+  const blocks = Array.from({length: n_layer}, (_, i) =>
+    svg("rect", {...square, x: i * cell + 1, class: skipped.includes(i) ? "skipped" : "runs"}),
+  );
   const box = {viewBox: `0 0 ${n_layer * cell} ${cell}`, preserveAspectRatio: "xMinYMid"};
   return h(
     "div",

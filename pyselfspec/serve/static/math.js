@@ -28,8 +28,8 @@ const LARGE = table("sum ∑ prod ∏ bigcup ⋃ bigcap ⋂ bigoplus ⨁ coprod 
 const ACCENTS = table("hat ^ widehat ^ bar ‾ overline ‾ vec → tilde ~ widetilde ~ dot ˙ ddot ¨ underline _");
 const SPACES = table("quad 1em qquad 2em , 0.17em : 0.22em ; 0.28em ! 0 thinspace 0.17em");
 const UNDER = "lim max min sup inf limsup liminf argmax argmin".split(" "); // a limit
-const FUNCTIONS = new Set(UNDER.concat(`sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln
-  lg exp det dim ker gcd deg arg Pr`.split(/\s+/)));
+const FUNCTIONS = new Set(UNDER.concat(`sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh
+  log ln lg exp det dim ker gcd deg arg Pr`.split(/\s+/)));
 const FRACTIONS = ["frac", "dfrac", "tfrac"];
 // The code of A in each alphabet, and letters with older codes.
 const ALPHABETS = {

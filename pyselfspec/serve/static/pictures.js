@@ -46,7 +46,8 @@ async function add(event, {files}) {
 async function jpeg(file) {
   const image = await createImageBitmap(file);
   const scale = Math.min(1, SIDE / Math.max(image.width, image.height));
-  const [width, height] = [image.width, image.height].map((n) => Math.max(1, Math.round(n * scale)));
+  const scaled = (side) => Math.max(1, Math.round(side * scale));
+  const [width, height] = [scaled(image.width), scaled(image.height)];
   const canvas = h("canvas", {width, height});
   const paper = canvas.getContext("2d");
   paper.fillStyle = "white"; // JPEG has no transparency
@@ -60,8 +61,9 @@ function show() {
   byId("pictures").replaceChildren(
     ...waiting.map((src, i) => {
       const onclick = () => (waiting.splice(i, 1), show(), byId("message").focus());
-      const attributes = {class: "icon-button", "aria-label": `Remove picture ${i + 1}`, onclick};
-      return h("li", {}, h("img", {src, alt: `Picture ${i + 1}`}), button(attributes, icon("close")));
+      const named = {class: "icon-button", "aria-label": `Remove picture ${i + 1}`};
+      const image = h("img", {src, alt: `Picture ${i + 1}`});
+      return h("li", {}, image, button({...named, onclick}, icon("close")));
     }),
   );
 }

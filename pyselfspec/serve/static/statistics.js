@@ -1,12 +1,13 @@
 // The server's statistics of an answer, and sums over the parts of a continued one.
 
-const COUNTS = ["n_generated", "n_steps", "n_drafted", "n_accepted", "n_drafted_at", "n_accepted_at", "sources"];
+const COUNTS = ["n_generated", "n_steps", "n_drafted", "n_accepted"];
+const LISTS = ["n_drafted_at", "n_accepted_at", "sources"]; // by position, and those by source
 const TIMES = ["prefill_us", "draft_us", "verify_us", "total_us"];
 
 // Sums of two parts of an answer; null if the statistics of one are missing.
 export function merged(one, other) {
   if (!one || !other) return null;
-  const names = [...COUNTS, ...TIMES];
+  const names = [...COUNTS, ...LISTS, ...TIMES];
   const sums = Object.fromEntries(names.map((name) => [name, plus(one[name], other[name])]));
   const us = sums.total_us - sums.prefill_us;
   return {

@@ -204,9 +204,7 @@ export class AnswerView {
 
   #details() {
     const body = h("div", {class: "cards"});
-    const fill = () => {
-      if (!body.childElementCount) body.append(...cards(this.#answer, () => this.#compare()));
-    };
+    const fill = () => body.replaceChildren(...cards(this.#answer, () => this.#compare()));
     const details = h(
       "details",
       {open: this.#open},
