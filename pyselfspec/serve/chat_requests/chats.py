@@ -74,26 +74,19 @@ async def open_chat(service: Service, body: ChatRequest) -> Chat:
     if budget is not None and reasoning_end is not None and body.reasoning_budget == 0:
         prompt, budget, reasoning_end = (*prompt, *budget.closing), None, None
     requests = service.requests
-    n_predict = requests.n_predict(prompt, body.most_tokens, None)
-    jobs = tuple(
-        Job(
-            prompt=prompt,
-            n_predict=n_predict,
-            sampling=sampling,
-            drafting=requests.drafting(body, has_pictures=bool(pictures)),
-            adapters=requests.chosen_adapters(body.lora),
-            stop=(*body.stops, *template.stop),
-            line_limits=body.line_limits,
-            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-            shows_tokens=body.shows_tokens,
-            shows_progress=body.shows_progress,
-            shown=shown,
-            reasoning_budget=budget,
-            pictures=pictures,
-        )
-        for sampling in requests.samplings(body, grammar)
+    jobs = requests.jobs(
+        body,
+        prompt,
+        grammar,
+        requests.n_predict(prompt, body.most_tokens, None),
+        body.n,
+        stop=(*body.stops, *template.stop),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        shown=shown,
+        reasoning_budget=budget,
+        pictures=pictures,
     )
-    return Chat(jobs, len(prompt), use, form, reasoning_end)
+    return Chat(tuple(jobs), len(prompt), use, form, reasoning_end)
 
 
 def require_template(service: Service) -> ChatTemplate:

@@ -54,20 +54,16 @@ async def open_completions(
     reader = service.requests
     grammar = await asyncio.to_thread(reader.grammar, body)
     jobs = [
-        Job(
-            prompt=prompt,
-            n_predict=reader.n_predict(prompt, body.most_tokens, default),
-            sampling=sampling,
-            drafting=reader.drafting(body),
-            adapters=reader.chosen_adapters(body.lora),
-            stop=body.stops,
-            line_limits=body.line_limits,
-            logprobs=0 if ranks and body.logprobs is None else body.logprobs,
-            shows_tokens=body.shows_tokens,
-            shows_progress=body.shows_progress,
-        )
+        job
         for prompt in prompts
-        for sampling in reader.samplings(body, grammar, n_each)
+        for job in reader.jobs(
+            body,
+            prompt,
+            grammar,
+            reader.n_predict(prompt, body.most_tokens, default),
+            n_each,
+            logprobs=0 if ranks and body.logprobs is None else body.logprobs,
+        )
     ]
     return prompts, jobs
 

@@ -10,11 +10,12 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..engine.jobs import Delta, Finished, Job, Progress
+from ..engine.jobs import Delta, Finished, Progress
 from ..fim_prompt import fill_prompt
 from ..protocol.response_fields import progress_fields, statistics
 from ..protocol.schemas import CompletionRequest, TextRequest
 from ..protocol.writers import Answer, Json, ResponseWriter, respond
+from ..service import Service
 from .completions import open_completions
 from .routers import STREAMS, Writing, router
 
@@ -57,14 +58,7 @@ async def post_completion(service: Writing, body: PlainRequest, request: Request
     given = {name: getattr(body, name) for name in PlainRequest.model_fields}
     asked = CompletionRequest.model_construct(**given | {"n": 1})
     [prompt], jobs = await open_completions(service, asked, None)
-    writer = InfillWriter(
-        service.settings.name,
-        len(prompt),
-        service.requests.n_ctx,
-        fields=body.response_fields,
-        stream=body.stream,
-    )
-    return await respond(service, request, jobs, writer)
+    return await respond(service, request, jobs, InfillWriter(service, body, len(prompt)))
 
 
 @ROUTER.post("/infill", responses=STREAMS)
@@ -84,38 +78,22 @@ async def post_infill(service: Writing, body: InfillRequest, request: Request) -
         extra=[(each.filename or "file", each.text) for each in body.input_extra],
         param="input_prefix",
     )
-    job = Job(
-        prompt=prompt,
-        n_predict=reader.n_predict(prompt, n_predict, N_PREDICT),
-        sampling=reader.samplings(body, grammar)[0],
-        drafting=reader.drafting(body),
-        adapters=reader.chosen_adapters(body.lora),
-        stop=body.stops,
-        line_limits=body.line_limits,
-        shows_progress=body.shows_progress,
-    )
-    writer = InfillWriter(
-        service.settings.name,
-        len(prompt),
-        reader.n_ctx,
-        fields=body.response_fields,
-        stream=body.stream,
-    )
-    return await respond(service, request, [job], writer)
+    jobs = reader.jobs(body, prompt, grammar, reader.n_predict(prompt, n_predict, N_PREDICT), 1)
+    return await respond(service, request, jobs, InfillWriter(service, body, len(prompt)))
 
 
 class InfillWriter(ResponseWriter):
-    """Writes an answer. name: of the model. n_prompt: tokens of the prompt. fields: the
-    paths of the fields that a whole answer has, such as timings/prompt_n; None for all."""
+    """Writes an answer, of which response_fields are the paths of the fields that a whole one has,
+    such as timings/prompt_n; None for all. n_prompt: tokens of the prompt."""
 
     def __init__(
-        self, name: str, n_prompt: int, n_ctx: int, *, fields: Sequence[str] | None, stream: bool
+        self, service: Service, request: InfillRequest | PlainRequest, n_prompt: int
     ) -> None:
-        super().__init__(stream=stream)
-        self._name = name
+        super().__init__(stream=request.stream)
+        self._name = service.settings.name
         self._n_prompt = n_prompt
-        self._n_ctx = n_ctx
-        self._fields = fields
+        self._n_ctx = service.requests.n_ctx
+        self._fields = request.response_fields
 
     def whole(self, answers: Sequence[Answer]) -> Json:
         [answer] = answers

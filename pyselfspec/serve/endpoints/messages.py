@@ -16,8 +16,8 @@ from ...answers.parts import Called, Part, Reasoning, Said
 from ...answers.reader import AnswerReader
 from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
-from ..protocol.errors import ApiError, json_response
-from ..protocol.response_fields import new_id, statistics
+from ..protocol.errors import TYPES, ApiError, json_response
+from ..protocol.response_fields import new_id, statistics, utc_text
 from ..protocol.writers import Answer, ApiForm, Json, ResponseWriter, respond
 from .input_tokens import n_prompt
 from .messages_request import CountRequest, MessagesRequest, to_chat
@@ -26,15 +26,7 @@ from .routers import STREAMS, Writing, errors, router
 ROUTER = router()
 
 PATH = "/v1/messages"
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_TYPES = TYPES | {409: "invalid_request_error", 413: "request_too_large"}
 
 
 class MessageErrorDetails(BaseModel):
@@ -71,12 +63,11 @@ def has_path(request: Request) -> bool:
 
 def model_card(card: Json) -> Json:
     """Return the entry of a model in this API. card: that of OpenAI's API."""
-    created = datetime.fromtimestamp(card["created"], UTC).isoformat().replace("+00:00", "Z")
     return {
         "type": "model",
         "id": card["id"],
         "display_name": card["id"],
-        "created_at": created,
+        "created_at": utc_text(datetime.fromtimestamp(card["created"], UTC)),
         "lifecycle": "active",
     }
 

@@ -17,7 +17,6 @@ from ..protocol.schemas import (
     DraftSettings,
     Finite,
     Function,
-    JsonSchema,
     NamedFunction,
     NamedTool,
     ResponseFormat,
@@ -147,9 +146,7 @@ def to_chat(body: CountRequest) -> ChatRequest:
     if body.output_config is not None:
         chat.reasoning_effort = body.output_config.effort
         if style := body.output_config.format:
-            chat.response_format = ResponseFormat(
-                type="json_schema", json_schema=JsonSchema(schema=style.schema_)
-            )
+            chat.response_format = ResponseFormat.of(style.schema_)
     if isinstance(body, MessagesRequest):
         chat.max_tokens, chat.stream, chat.stop = body.max_tokens, body.stream, body.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k

@@ -22,7 +22,7 @@ from ..chat_requests.chats import open_chat
 from ..engine.jobs import Delta, Finished
 from ..model_card import FileCard
 from ..protocol.errors import json_response
-from ..protocol.response_fields import finish_reason
+from ..protocol.response_fields import finish_reason, utc_text
 from ..protocol.writers import NDJSON, Answer, Json, ResponseWriter, respond
 from ..service import Service
 from .completions import open_completions
@@ -57,7 +57,7 @@ def entry(name: str, file: FileCard) -> Json:
     return {
         "name": name,
         "model": name,
-        "modified_at": _time(changed),
+        "modified_at": utc_text(changed),
         "size": file.n_bytes,
         "digest": hashlib.sha256(identity.encode(errors="replace")).hexdigest(),
         "details": {
@@ -77,7 +77,7 @@ def loaded_entry(name: str, file: FileCard, left_s: float | None) -> Json:
     unloaded, None for never."""
     left = ALWAYS_LOADED if left_s is None else timedelta(seconds=max(0.0, left_s))
     return entry(name, file) | {
-        "expires_at": _time(datetime.now(UTC) + min(left, ALWAYS_LOADED)),
+        "expires_at": utc_text(datetime.now(UTC) + min(left, ALWAYS_LOADED)),
         "size_vram": 0,
     }
 
@@ -233,7 +233,7 @@ class _AnswerWriter(ResponseWriter):
         return self._line([]) | {"done": True, "done_reason": "load"}
 
     def _line(self, parts: Sequence[Part]) -> Json:
-        head = {"model": self._name, "created_at": _time(datetime.now(UTC))}
+        head = {"model": self._name, "created_at": utc_text(datetime.now(UTC))}
         return head | self._fields(parts) | {"done": False}
 
     @abstractmethod
@@ -287,7 +287,3 @@ def _texts(parts: Sequence[Part], name: str) -> dict[str, Any]:
     text = "".join(part.text for part in parts if isinstance(part, Said))
     reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
     return {name: text} | ({"thinking": reasoning} if reasoning else {})
-
-
-def _time(at: datetime) -> str:
-    return at.isoformat().replace("+00:00", "Z")

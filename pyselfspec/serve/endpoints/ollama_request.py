@@ -18,12 +18,10 @@ from ..protocol.schemas import (
     N_TOOLS,
     ChatRequest,
     CompletionRequest,
-    Finite,
-    JsonSchema,
     Nullable,
     ResponseFormat,
     RuledRequest,
-    Stops,
+    SampledRequest,
     TextRequest,
     Tool,
 )
@@ -37,28 +35,17 @@ _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-
 _PART = r"(\d+(?:\.\d+)?)(h|ms|m|s|us|µs|ns)"  # of a duration
 
 
-class Options(RuledRequest):
+class Options(SampledRequest):
     """The field "options". num_predict: most tokens; less than 0 is the rest of a slot's share of
     the context."""
 
     KIND: ClassVar[str] = API_OPTIONS
 
     num_predict: int | None = Field(None, lt=2**31)
-    temperature: Finite | None = None
-    top_p: Finite | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=-1, lt=2**31)
-    min_p: Finite | None = Field(None, ge=0, le=1)
-    typical_p: Finite | None = Field(None, ge=0)
-    repeat_penalty: Finite | None = Field(None, gt=0)
-    repeat_last_n: int | None = Field(None, ge=-1)
-    presence_penalty: Finite | None = None
-    frequency_penalty: Finite | None = None
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stops | None = None
 
     def set_in(self, request: TextRequest) -> None:
         """Set the fields that OpenAI's and llama-server's requests have for these options."""
-        for name in type(self).model_fields.keys() - {"num_predict"}:
+        for name in SampledRequest.model_fields:
             setattr(request, name, getattr(self, name))
         request.max_tokens = -1 if self.num_predict is None else max(-1, self.num_predict)
 
@@ -224,8 +211,7 @@ def _chat(body: TextFields, messages: list[dict[str, Any]]) -> ChatRequest:
     chat = ChatRequest.model_validate({"messages": messages, "stream": body.stream})
     body.options.set_in(chat)
     if body.schema_of_answer is not None:
-        form = JsonSchema(schema=body.schema_of_answer)
-        chat.response_format = ResponseFormat(type="json_schema", json_schema=form)
+        chat.response_format = ResponseFormat.of(body.schema_of_answer)
     if body.think is not None:
         chat.chat_template_kwargs = {"enable_thinking": bool(body.think)}
         if isinstance(body.think, str):

@@ -19,7 +19,6 @@ from ..protocol.schemas import (
     DraftSettings,
     Finite,
     Function,
-    JsonSchema,
     NamedFunction,
     NamedTool,
     ResponseFormat,
@@ -157,7 +156,7 @@ def to_chat(body: ResponsesRequest, items: Sequence[Item]) -> ChatRequest:
         if style.type == "json_schema":
             if style.schema_ is None:
                 raise ApiError(400, "text.format.schema is missing", param="text.format.schema")
-            chat.response_format.json_schema = JsonSchema(schema=style.schema_)
+            chat.response_format = ResponseFormat.of(style.schema_)
     chat.pyselfspec = body.pyselfspec
     return chat
 

@@ -72,7 +72,7 @@ class Slots:
         if n_held - usable[slot] >= max(N_LOST, LOST_SHARE * n_held):
             self._save(slot)
         can_restore = not adapters and all(map(is_text, prompt))
-        is_restored = can_restore and self._restored(slot, idle, prompt, usable[best])
+        is_restored = can_restore and self._restored(slot, prompt, usable[best])
         if not is_restored and slot is not best and usable[best] > usable[slot]:
             best.seq.fork(slot.seq.seq_id)
             slot.seq.occupy()
@@ -108,7 +108,12 @@ class Slots:
     def can_hold(self, slot: Slot, n_tokens: int) -> bool:
         """Make room for n tokens in an idle slot by dropping the contents of other idle slots;
         return whether there is enough."""
-        return self._has_cells(slot, [each for each in self.slots if each.is_idle], n_tokens)
+        n_left = self._n_free() - n_tokens
+        if n_left < 0:
+            return False
+        others = [each for each in self.slots if each.is_idle and each is not slot]
+        self._drop_oldest(others, n_left)
+        return True
 
     def save_all(self) -> None:
         """Save snapshots of all slots, for a later run."""
@@ -125,27 +130,16 @@ class Slots:
         if (saved := save_sequence(slot.seq)) is not None:
             kept.add(saved, waits=waits)
 
-    def _restored(
-        self, slot: Slot, idle: Sequence[Slot], prompt: Sequence[int], n_held: int
-    ) -> bool:
+    def _restored(self, slot: Slot, prompt: Sequence[int], n_held: int) -> bool:
         """Restore a snapshot into a slot if the prompt has more in common with it than with the
         slots. Return whether it has been done."""
         kept = self._prefixes
         saved = None if kept is None else kept.longest(prompt, n_held)
-        if kept is None or saved is None or not self._has_cells(slot, idle, len(saved.tokens)):
+        if kept is None or saved is None or not self.can_hold(slot, len(saved.tokens)):
             return False
         done = restore_sequence(slot.seq, saved)
         kept.n_restored += done
         return done
-
-    def _has_cells(self, slot: Slot, idle: Sequence[Slot], n: int) -> bool:
-        """Make room for n tokens in a slot by dropping the contents of other idle slots; return
-        whether there is enough."""
-        n_left = self._n_free() - n
-        if n_left < 0:
-            return False
-        self._drop_oldest([each for each in idle if each is not slot], n_left)
-        return True
 
     def _n_free(self) -> int:
         """Return the number of cells that no running completion has reserved."""

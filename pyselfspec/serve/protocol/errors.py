@@ -19,7 +19,7 @@ from .field_errors import described
 
 log = logging.getLogger(__name__)
 
-_TYPES = {
+TYPES = {  # by status
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -64,7 +64,7 @@ class ApiError(Exception):
         self.code = code
 
     def body(self) -> dict[str, Any]:
-        kind = _TYPES.get(self.status, _SERVER_ERROR if self.status >= 500 else _TYPES[400])
+        kind = TYPES.get(self.status, _SERVER_ERROR if self.status >= 500 else TYPES[400])
         details = ErrorDetails(message=str(self), type=kind, param=self.param, code=self.code)
         return ErrorBody(error=details).model_dump()
 

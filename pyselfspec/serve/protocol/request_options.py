@@ -17,6 +17,7 @@ from ...speculate.config import AUTO, OFF, DraftConfig
 from ...speculate.draft_names import COLON, SIGN, Names, split
 from ...speculate.picture_drafts import drafting_with_pictures
 from ..drafter_labels import copies, corpus_of, files_by_drafter, with_corpus
+from ..engine.jobs import Job
 from .errors import ApiError, unsupported
 from .request_fields import SAMPLERS
 from .schemas import AdapterScale, TextRequest
@@ -142,13 +143,33 @@ class RequestReader:
         given = self.sampling.grammar if request.grammar is None else request.grammar
         return given or None
 
-    def samplings(
-        self, request: TextRequest, grammar: str | None, n: int | None = None
-    ) -> list[SamplingParams]:
-        """Return the sampling of each choice. Seeds count up from that of the first.
+    def jobs(
+        self,
+        request: TextRequest,
+        prompt: tuple[int, ...],
+        grammar: str | None,
+        n_predict: int,
+        n: int,
+        **others: Any,
+    ) -> list[Job]:
+        """Return the jobs of n answers to a prompt. grammar: of the answers. others: fields of a
+        Job that only some endpoints have. Raises ApiError, and errors of the model."""
+        samplings = self._samplings(request, grammar, n)
+        common = Job(
+            prompt,
+            n_predict,
+            samplings[0],
+            self.drafting(request, has_pictures=bool(others.get("pictures"))),
+            adapters=self.chosen_adapters(request.lora),
+            stop=request.stops,
+            line_limits=request.line_limits,
+            shows_tokens=request.shows_tokens,
+            shows_progress=request.shows_progress,
+        )
+        return [replace(common, sampling=each, **others) for each in samplings]
 
-        grammar: of the answers. n: number of choices, by default that of the request.
-        """
+    def _samplings(self, request: TextRequest, grammar: str | None, n: int) -> list[SamplingParams]:
+        """Return the sampling of each of n choices. Seeds count up from that of the first."""
         given = ((key, getattr(request, key)) for key in TextRequest.SAMPLING)
         fields: dict[str, Any] = {key: value for key, value in given if value is not None}
         for key in OFF_BELOW_0 & fields.keys():
@@ -172,7 +193,7 @@ class RequestReader:
         common = replace(self.sampling, **fields, grammar=grammar).with_seed()
         assert common.seed is not None
         first = common.seed
-        return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(n or request.n)]
+        return [replace(common, seed=(first + i) % (SEED_MAX + 1)) for i in range(n)]
 
     def _biased(self, name: int | str) -> list[int]:
         """Return the tokens that a bias is for: one given by its id, or all of a text. Raises

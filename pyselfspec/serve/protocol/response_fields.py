@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from ...masks.layer_mask import LayerMask
@@ -16,6 +17,11 @@ _STOP_REASONS = ("eog", "stop")  # of a Completion; OpenAI calls both "stop", al
 def new_id(prefix: str, separator: str = "-") -> str:
     """Return a random id of a response."""
     return f"{prefix}{separator}{secrets.token_hex(12)}"
+
+
+def utc_text(at: datetime) -> str:
+    """Return a time in UTC as text."""
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def finish_reason(finished: Finished) -> str:

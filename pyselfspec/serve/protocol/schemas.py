@@ -4,7 +4,7 @@ servers; known fields that are not supported are refused, see request_fields.py.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -133,7 +133,23 @@ class RuledRequest(Nullable):
         return given
 
 
-class TextRequest(RuledRequest):
+class SampledRequest(RuledRequest):
+    """Fields of sampling that all requests for text of llama-server and Ollama have."""
+
+    temperature: Finite | None = None
+    top_p: Finite | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    min_p: Finite | None = Field(None, ge=0, le=1)
+    typical_p: Finite | None = Field(None, ge=0)
+    repeat_penalty: Finite | None = Field(None, gt=0)
+    repeat_last_n: int | None = Field(None, ge=-1)
+    presence_penalty: Finite | None = None
+    frequency_penalty: Finite | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: Stops | None = None
+
+
+class TextRequest(SampledRequest):
     """Fields that completions and chats share. Sampling fields left out have the server's defaults,
     see SamplingParams. A number of -1 means what it means in llama-server."""
 
@@ -152,28 +168,17 @@ class TextRequest(RuledRequest):
     return_progress: bool = False
     max_tokens: int | None = Field(None, ge=-1)
     n_predict: int | None = Field(None, ge=-1)
-    temperature: Finite | None = None
-    top_p: Finite | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=-1, lt=2**31)
-    min_p: Finite | None = Field(None, ge=0, le=1)
-    repeat_penalty: Finite | None = Field(None, gt=0)
-    repeat_last_n: int | None = Field(None, ge=-1)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stops | None = None
     n_indent: int = Field(0, ge=0)
     t_max_predict_ms: int = -1
     grammar: str | None = Field(None, max_length=1 << 16)
     json_schema: dict[str, Any] | None = None
     ignore_eos: bool = False
-    presence_penalty: Finite | None = None
-    frequency_penalty: Finite | None = None
     dry_multiplier: Finite | None = None
     dry_base: Finite | None = Field(None, ge=1)
     dry_allowed_length: int | None = Field(None, ge=0, lt=2**31)
     dry_penalty_last_n: int | None = Field(None, ge=-1)
     dry_sequence_breakers: Annotated[list[str], Field(max_length=N_BREAKERS)] | None = None
     top_n_sigma: Finite | None = None
-    typical_p: Finite | None = Field(None, ge=0)
     xtc_probability: Finite | None = Field(None, le=1)
     xtc_threshold: Finite | None = Field(None, ge=0, le=1)
     dynatemp_range: Finite | None = None
@@ -258,6 +263,11 @@ class ResponseFormat(BaseModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+    @classmethod
+    def of(cls, schema: dict[str, Any]) -> Self:
+        """Return the form of an answer that keeps to a schema."""
+        return cls(type="json_schema", json_schema=JsonSchema(schema=schema))
 
     @property
     def wanted(self) -> dict[str, Any] | None:
