@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..runtime.model import Model
 from ..runtime.vocabulary import FillTokens, fill_tokens
-from .protocol.errors import ApiError
+from .protocol.errors import unsupported
 
 N_CHARS = 16  # characters of a token at most, on average, for texts that are cut off
 FILE = "file"  # the name of the file with the prefix and the suffix
@@ -30,12 +30,10 @@ def fill_prompt(
     """
     fill = fill_tokens(model)
     if fill is None:
-        raise ApiError(
-            400,
+        raise unsupported(
+            param,
             f"{model.path.name} was not trained for fill-in-the-middle (FIM); use a model that "
             f"was, or leave out {param}",
-            param=param,
-            code="unsupported_value",
         )
 
     def tokens(text: str) -> list[int]:

@@ -19,7 +19,7 @@ from ...speculate.reasoning_budget import ReasoningBudget
 from ...templates.messages import ASSISTANT, FIELDS, TOOL
 from ...templates.template import ChatTemplate
 from ..engine.jobs import Job
-from ..protocol.errors import ApiError
+from ..protocol.errors import ApiError, invalid
 from ..protocol.schemas import ChatRequest
 from ..service import Service
 from .pictures import UNREAD, TakenPictures, described
@@ -163,10 +163,9 @@ def _begun(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the answer to continue. Raises ApiError if the last message is not an answer."""
     role, text = messages[-1].get("role"), messages[-1].get("content")
     if role != ASSISTANT or not isinstance(text, str) or not text or len(messages) < 2:
-        raise ApiError(
-            400,
+        raise invalid(
+            "messages",
             "to continue an answer, end the messages with it: role assistant, content a string",
-            param="messages",
         )
     return text
 
@@ -180,7 +179,7 @@ def _grammar(service: Service, body: ChatRequest, use: ToolUse) -> str | None:
         if style is None or style.type == "text":
             return service.requests.grammar(body)
         if style.wanted is None:
-            raise ApiError(400, "json_schema is missing", param="response_format.json_schema")
+            raise invalid("response_format.json_schema", "json_schema is missing")
         return json_schema.to_gbnf(style.wanted)
 
 
@@ -190,7 +189,7 @@ def _schema_errors(param: str) -> Iterator[None]:
     try:
         yield
     except ArgumentError as error:
-        raise ApiError(400, str(error), param=param) from None
+        raise invalid(param, str(error)) from None
 
 
 def _reasoning_budget(

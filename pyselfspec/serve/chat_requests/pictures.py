@@ -11,7 +11,7 @@ from typing import Any
 from ...runtime.pictures import Picture
 from ...runtime.projector import Projector
 from ...templates.special_token_guard import Guard, texts_in
-from ..protocol.errors import ApiError, unsupported
+from ..protocol.errors import invalid, unsupported
 from ..protocol.request_options import RequestReader
 
 IMAGE = "image_url"
@@ -48,7 +48,7 @@ class TakenPictures:
         if not has_pictures(content):
             return dict(message)
         if message.get("role") == "assistant":
-            raise ApiError(400, f"{where}: answers have no images", param=where)
+            raise invalid(where, f"{where}: answers have no images")
         texts: list[str] = []
         is_after_text = False
         for i, part in enumerate(content or ()):
@@ -107,16 +107,15 @@ def _bytes_of(given: Any, where: str) -> bytes:
     """Return the file in a data URL. Raises ApiError for other URLs, of which none is fetched."""
     url = given.get("url") if isinstance(given, Mapping) else given
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise ApiError(
-            400,
+        raise invalid(
+            where,
             "images are sent in the request as data URLs (data:image/png;base64,...); this "
             "server fetches none from other addresses",
-            param=where,
         )
     head, comma, data = url.partition(",")
     if not comma or not head.endswith(";base64"):
-        raise ApiError(400, f"{where}: the data URL is not base64", param=where)
+        raise invalid(where, f"{where}: the data URL is not base64")
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise ApiError(400, f"{where}: the data URL is not base64", param=where) from None
+        raise invalid(where, f"{where}: the data URL is not base64") from None

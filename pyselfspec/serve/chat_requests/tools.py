@@ -15,7 +15,7 @@ from typing import Any
 
 from ...answers.call_forms import HERMES_CLOSE as CLOSE
 from ...answers.call_forms import HERMES_OPEN as OPEN
-from ..protocol.errors import ApiError
+from ..protocol.errors import invalid
 from ..protocol.schemas import ChatRequest, NamedTool
 
 INSTRUCTION = (
@@ -47,19 +47,16 @@ class ToolUse:
         if not tools:
             if choice in (None, "auto"):
                 return cls()
-            raise ApiError(
-                400,
-                f"tool_choice is {choice!r} but the request has no tools; give tools",
-                param="tool_choice",
+            raise invalid(
+                "tool_choice", f"tool_choice is {choice!r} but the request has no tools; give tools"
             )
         given = tuple(tool.model_dump(exclude_none=True) for tool in tools)
         names = tuple(tool.function.name for tool in tools)
         if isinstance(choice, NamedTool):
             if choice.function.name not in names:
-                raise ApiError(
-                    400,
+                raise invalid(
+                    "tool_choice",
                     f"tool_choice names {choice.function.name!r}; the tools are {', '.join(names)}",
-                    param="tool_choice",
                 )
             return cls(given, (choice.function.name,), is_required=True, n_calls=n_calls)
         strict = frozenset(tool.function.name for tool in tools if tool.function.strict)

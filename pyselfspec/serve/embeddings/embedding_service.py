@@ -11,7 +11,7 @@ from ...runtime.model import Model
 from .. import model_card
 from ..metrics import Metrics
 from ..model_card import FileCard
-from ..protocol.errors import ApiError, unsupported
+from ..protocol.errors import ApiError, invalid, unsupported
 from ..settings import Settings
 from .embedding_engine import EmbeddingEngine
 
@@ -58,7 +58,7 @@ class EmbeddingService:
         """Raise ApiError for a text without tokens or with too many. where: its field."""
         n_ctx = self.engine.context.n_ctx
         if not tokens:
-            raise ApiError(400, f"{where} has no tokens; give at least one", param=where)
+            raise invalid(where, f"{where} has no tokens; give at least one")
         if len(tokens) > n_ctx:
             raise ApiError(
                 400,

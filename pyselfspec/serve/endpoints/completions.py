@@ -14,7 +14,7 @@ from ...runtime.logprobs import LogProbs
 from ...speculate.completion import count_for_message
 from ..engine.jobs import Delta, Finished, Job, Progress
 from ..fim_prompt import fill_prompt
-from ..protocol.errors import ApiError
+from ..protocol.errors import invalid
 from ..protocol.response_fields import finish_reason, progress_fields
 from ..protocol.schemas import N_CHOICES, CompletionRequest
 from ..protocol.writers import Answer, ChoiceWriter, Json, respond
@@ -44,11 +44,10 @@ async def open_completions(
     n_each = body.n_generated
     if len(prompts) * n_each > N_CHOICES:
         name = "n" if n_each == body.n else "best_of"
-        raise ApiError(
-            400,
+        raise invalid(
+            name,
             f"{len(prompts)} prompts with {name}={n_each} make {len(prompts) * n_each} choices; "
             f"a request has at most {N_CHOICES}",
-            param=name,
         )
     ranks = n_each > body.n  # by log probabilities
     reader = service.requests
@@ -73,11 +72,11 @@ def _prompts(service: Service, body: CompletionRequest) -> list[tuple[int, ...]]
     if isinstance(given, str) or (given and isinstance(given[0], int)):
         given = [given]
     if not given:
-        raise ApiError(400, "prompt is empty; give at least one", param="prompt")
+        raise invalid("prompt", "prompt is empty; give at least one")
     if not body.suffix:
         return [_tokens(service, prompt) for prompt in given]
     if not all(isinstance(prompt, str) for prompt in given):
-        raise ApiError(400, "suffix needs prompts of text, not token ids", param="prompt")
+        raise invalid("prompt", "suffix needs prompts of text, not token ids")
     reader = service.requests
     most = N_PREDICT if body.most_tokens is None else body.most_tokens
     n_half = reader.n_share // 2
@@ -98,7 +97,7 @@ def _tokens(service: Service, prompt: str | Sequence[int]) -> tuple[int, ...]:
         tokens = list(prompt)
         service.model.require_tokens(tokens)
     if not tokens:
-        raise ApiError(400, "the prompt has no tokens; give at least one", param="prompt")
+        raise invalid("prompt", "the prompt has no tokens; give at least one")
     return tuple(tokens)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..chat_requests.pictures import IMAGE
-from ..protocol.errors import ApiError, leave_out, require_string, unsupported
+from ..protocol.errors import invalid, leave_out, require_string, unsupported
 from ..protocol.request_fields import MESSAGES
 from ..protocol.schemas import (
     N_FUNCTION,
@@ -135,7 +135,7 @@ def to_chat(body: CountRequest) -> ChatRequest:
         case ToolChoice(type="tool", name=str(name)):
             chat.tool_choice = NamedTool(function=NamedFunction(name=name))
         case ToolChoice(type="tool"):
-            raise ApiError(400, "tool_choice of the type tool needs a name", param="tool_choice")
+            raise invalid("tool_choice", "tool_choice of the type tool needs a name")
         case ToolChoice(type="auto" | "none" as kind):
             chat.tool_choice = kind
     if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use:
@@ -193,7 +193,7 @@ def _from_user(content: str | Blocks, where: str) -> list[dict[str, Any]]:
         else:
             found.append({"role": "user", "content": [_part(block, at)]})
     if not found:
-        raise ApiError(400, f"{where} is empty; give at least one block", param=where)
+        raise invalid(where, f"{where} is empty; give at least one block")
     return found
 
 
@@ -202,7 +202,7 @@ def _content(block: dict[str, Any], where: str) -> str | Blocks:
     content: str | Blocks = "" if block.get("content") is None else block["content"]
     is_list = isinstance(content, list) and all(isinstance(each, dict) for each in content)
     if not is_list and not isinstance(content, str):
-        raise ApiError(400, f"{where} must be a string or a list of blocks", param=where)
+        raise invalid(where, f"{where} must be a string or a list of blocks")
     return content
 
 
@@ -232,7 +232,7 @@ def _part(block: dict[str, Any], where: str) -> dict[str, Any]:
         return {"type": "text", "text": _text(block, where)}
     source = block.get("source")
     if not isinstance(source, dict):
-        raise ApiError(400, f"{where}.source must be an object", param=where)
+        raise invalid(where, f"{where}.source must be an object")
     if source.get("type") == "url":
         return {"type": IMAGE, IMAGE: {"url": require_string(source, "url", f"{where}.source")}}
     if source.get("type") != "base64":

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from ...util.paths import on_one_line
 from ..chat_requests.pictures import IMAGE
-from ..protocol.errors import ApiError
+from ..protocol.errors import ApiError, invalid
 from ..protocol.request_fields import API_CHAT, API_GENERATE, API_OPTIONS
 from ..protocol.schemas import (
     N_TOOLS,
@@ -176,9 +176,7 @@ def to_completion(body: GenerateRequest) -> CompletionRequest:
     for fields that only the template could show."""
     for name in ("system", "images"):
         if getattr(body, name):
-            raise ApiError(
-                400, f"a prompt without the chat template has no {name}; leave it out", param=name
-            )
+            raise invalid(name, f"a prompt without the chat template has no {name}; leave it out")
     asked = CompletionRequest.model_validate({"prompt": body.prompt, "stream": body.stream})
     asked.suffix = body.suffix or None
     body.options.set_in(asked)

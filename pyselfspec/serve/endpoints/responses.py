@@ -34,6 +34,9 @@ from .stored_responses import PATH, conversation
 
 ROUTER = router()
 
+# Fields of a request that its response repeats as they are.
+_REPEATED = {"instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p"}
+
 
 @ROUTER.post(PATH, responses=STREAMS)
 async def post_responses(service: Writing, body: ResponsesRequest, request: Request) -> Response:
@@ -83,15 +86,11 @@ def response_head(body: ResponsesRequest, name: str) -> Json:
         "model": name,
         "error": None,
         "incomplete_details": None,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
+        **body.model_dump(include=_REPEATED),
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": body.reasoning.effort if body.reasoning else None},
         "store": body.store is not False,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
         "text": {"format": {"type": "text"}},
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
         "tools": [
@@ -121,16 +120,15 @@ class _Output:
         """The field of a call that has its text."""
         return "arguments" if self.item["type"] == "function_call" else INPUT
 
+    def part(self, text: str) -> Json:
+        """Return a text as a part of the content, which calls have none of."""
+        return text_part(text) if self.kind is Said else {"type": "reasoning_text", "text": text}
+
     def closed(self, status: str) -> Json:
         """Return the item at its end."""
-        body = self.item | {"status": status}
-        if self.kind is Said:
-            body["content"] = [text_part(self.text)]
-        elif self.kind is Reasoning:
-            body["content"] = [{"type": "reasoning_text", "text": self.text}]
-        else:
-            body[self.key] = self.text
-        return body
+        is_call, text = self.kind is Called, self.text
+        last = {self.key: text} if is_call else {"content": [self.part(text)]}
+        return self.item | {"status": status} | last
 
 
 class ResponseApiWriter(ResponseWriter):
@@ -207,26 +205,19 @@ class ResponseApiWriter(ResponseWriter):
                     if call.name in self._custom:
                         item = {"id": new_id("ctc", "_"), "type": "custom_tool_call", INPUT: ""}
                     item |= {"call_id": call.id, "name": call.name}
-            self._outputs.append(_Output(type(part), item | {"status": "in_progress"}))
-            item = self._outputs[-1].item
-            events.append(self._item_event("response.output_item.added", item=item))
+            output = _Output(type(part), item | {"status": "in_progress"})
+            self._outputs.append(output)
+            events.append(self._item_event("response.output_item.added", item=output.item))
             if not isinstance(part, Called):
-                empty = text_part("") if isinstance(part, Said) else _reasoning_part("")
+                empty = output.part("")
                 events.append(self._content_event("response.content_part.added", part=empty))
-        output = self._outputs[-1]
         if isinstance(part, Called):
             text = part.call.arguments
             text = custom_input(text) if part.call.name in self._custom else text
         else:
             text = part.text
-        output.pieces.append(text)
-        if isinstance(part, Called):
-            kind = f"response.{output.item['type']}_{output.key}.delta"
-            return [*events, self._item_event(kind, item_id=output.item["id"], delta=text)]
-        if isinstance(part, Reasoning):
-            return [*events, self._content_event("response.reasoning_text.delta", delta=text)]
-        kind = "response.output_text.delta"
-        return [*events, self._content_event(kind, delta=text, logprobs=[])]
+        self._outputs[-1].pieces.append(text)
+        return [*events, self._text_event("delta", delta=text)]
 
     def _close(self, status: str = "completed") -> list[Json]:
         """Return the events at the end of the last item."""
@@ -235,20 +226,25 @@ class ResponseApiWriter(ResponseWriter):
         output = self._outputs[-1]
         item, text = output.closed(status), output.text
         if output.kind is Called:
-            kind, given = f"response.{item['type']}_{output.key}.done", {output.key: text}
-            events = [self._item_event(kind, item_id=item["id"], name=item["name"], **given)]
+            events = [self._text_event("done", name=item["name"], **{output.key: text})]
         else:
-            is_said = output.kind is Said
-            kind = "response.output_text.done" if is_said else "response.reasoning_text.done"
-            part = text_part(text) if is_said else _reasoning_part(text)
-            more: Json = {"logprobs": []} if is_said else {}
             events = [
-                self._content_event(kind, text=text, **more),
-                self._content_event("response.content_part.done", part=part),
+                self._text_event("done", text=text),
+                self._content_event("response.content_part.done", part=output.part(text)),
             ]
         events.append(self._item_event("response.output_item.done", item=item))
         self._done.append(item)
         return events
+
+    def _text_event(self, end: str, **fields: Any) -> Json:
+        """Return an event about the text of the last item. end: of its name."""
+        output = self._outputs[-1]
+        if output.kind is Called:
+            kind = f"response.{output.item['type']}_{output.key}.{end}"
+            return self._item_event(kind, item_id=output.item["id"], **fields)
+        if output.kind is Reasoning:
+            return self._content_event(f"response.reasoning_text.{end}", **fields)
+        return self._content_event(f"response.output_text.{end}", logprobs=[], **fields)
 
     def _item_event(self, kind: str, **fields: Any) -> Json:
         return self._event(kind, output_index=len(self._outputs) - 1, **fields)
@@ -283,7 +279,3 @@ class ResponseApiWriter(ResponseWriter):
 
 def _status(finished: Finished) -> str:
     return "completed" if finish_reason(finished) == "stop" else "incomplete"
-
-
-def _reasoning_part(text: str) -> Json:
-    return {"type": "reasoning_text", "text": text}

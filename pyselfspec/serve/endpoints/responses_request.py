@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, Field
 
 from ..chat_requests.pictures import IMAGE
-from ..protocol.errors import ApiError, leave_out, require_string, unsupported
+from ..protocol.errors import invalid, leave_out, require_string, unsupported
 from ..protocol.request_fields import RESPONSES
 from ..protocol.response_fields import new_id
 from ..protocol.schemas import (
@@ -59,7 +59,7 @@ class FunctionTool(BaseModel):
         """Return the function, or one that stands for the custom tool. Raises ApiError without a
         name."""
         if self.name is None:
-            raise ApiError(400, f"{where} has no name; give one", param="tools")
+            raise invalid("tools", f"{where} has no name; give one")
         if self.type == FUNCTION:
             return Function(**self.model_dump(include=set(Function.model_fields)))
         described = self.description or ""
@@ -133,7 +133,7 @@ def to_chat(body: ResponsesRequest, items: Sequence[Item]) -> ChatRequest:
     system = [{"role": "system", "content": body.instructions}] if body.instructions else []
     messages = [*system, *input_messages(items, len(items) - len(body.items))]
     if not messages:
-        raise ApiError(400, "input is empty; give at least one message", param="input")
+        raise invalid("input", "input is empty; give at least one message")
     chat = ChatRequest.model_validate({"messages": messages})
     functions = [tool.function(f"tools[{i}]") for i, tool in enumerate(body.functions)]
     chat.tools = [Tool(function=function) for function in functions] or None
@@ -155,7 +155,7 @@ def to_chat(body: ResponsesRequest, items: Sequence[Item]) -> ChatRequest:
         chat.response_format = ResponseFormat(type=style.type)
         if style.type == "json_schema":
             if style.schema_ is None:
-                raise ApiError(400, "text.format.schema is missing", param="text.format.schema")
+                raise invalid("text.format.schema", "text.format.schema is missing")
             chat.response_format = ResponseFormat.of(style.schema_)
     chat.pyselfspec = body.pyselfspec
     return chat
@@ -169,11 +169,10 @@ def resolved(items: Sequence[Item], known: Mapping[str, Item]) -> list[Item]:
         if item.get("type") == REFERENCE:
             name = require_string(item, "id", f"input[{i}]")
             if name not in known:
-                raise ApiError(
-                    400,
+                raise invalid(
+                    "input",
                     f"input[{i}] refers to {name[:N_ID]!r}, which no stored response of this API "
                     "key has; send the item itself",
-                    param="input",
                 )
             item = known[name]
         found.append(item)
@@ -275,7 +274,7 @@ def _text(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise ApiError(400, f"{where} must be a string or a list of parts", param=where)
+        raise invalid(where, f"{where} must be a string or a list of parts")
     return "\n".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from ..engine.slots import Slots
 from ..protocol.auth import owner_of
-from ..protocol.errors import ApiError, json_response, unsupported
+from ..protocol.errors import ApiError, invalid, json_response, unsupported
 from ..service import Service
 from ..store.slot_files import copy_of, require_own, restore
 from .routers import Writing, router
@@ -78,7 +78,7 @@ async def post_slot(
             "action", f"{action} needs a folder; start the server with --slot-save-path"
         )
     if name is None:
-        raise ApiError(400, f"{action} needs a filename", param="filename")
+        raise invalid("filename", f"{action} needs a filename")
 
     if action == "save":
         saved = await _between_passes(service, lambda slots: copy_of(slots.slots[number], owner))

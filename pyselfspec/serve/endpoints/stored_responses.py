@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..protocol.auth import owner_of
-from ..protocol.errors import ApiError, json_response
+from ..protocol.errors import ApiError, invalid, json_response
 from ..service import Service
 from ..store.response_store import Stored
 from .responses_request import N_ID, REFERENCE, Item, ResponsesRequest, resolved
@@ -66,8 +66,9 @@ async def get_input_items(
     if after is not None:
         ids = [item["id"] for item in items]
         if after not in ids:
-            message = f"after is {after[:N_ID]!r}; give the id of an item of this response"
-            raise ApiError(400, message, param="after")
+            raise invalid(
+                "after", f"after is {after[:N_ID]!r}; give the id of an item of this response"
+            )
         items = items[ids.index(after) + 1 :]
     page = items[:limit]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}

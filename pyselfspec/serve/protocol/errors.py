@@ -74,6 +74,11 @@ def unsupported(param: str, message: str) -> ApiError:
     return ApiError(400, message, param=param, code="unsupported_value")
 
 
+def invalid(param: str, message: str) -> ApiError:
+    """Return the error for a field whose value is not allowed."""
+    return ApiError(400, message, param=param)
+
+
 def leave_out(where: str, kind: Any) -> None:
     """Note in the log that a part of a request is left out. kind: its type."""
     log.warning("%s has the type %.40r, which is not supported; it is left out", where, kind)
@@ -83,7 +88,7 @@ def require_string(given: Mapping[str, Any], key: str, where: str) -> str:
     """Return a string of a part of a request. Raises ApiError where it is none. where: the part."""
     value = given.get(key)
     if not isinstance(value, str):
-        raise ApiError(400, f"{where}.{key} must be a string", param=where)
+        raise invalid(where, f"{where}.{key} must be a string")
     return value
 
 

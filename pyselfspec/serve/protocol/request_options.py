@@ -18,7 +18,7 @@ from ...speculate.draft_names import COLON, SIGN, Names, split
 from ...speculate.picture_drafts import drafting_with_pictures
 from ..drafter_labels import copies, corpus_of, files_by_drafter, with_corpus
 from ..engine.jobs import Job
-from .errors import ApiError, unsupported
+from .errors import ApiError, invalid, unsupported
 from .request_fields import SAMPLERS
 from .schemas import AdapterScale, TextRequest
 
@@ -70,11 +70,10 @@ class RequestReader:
             drafting = drafting.with_draft(self._draft(fields.draft))
         if fields.mask is not None:
             if drafting.draft is None:
-                raise ApiError(
-                    400,
+                raise invalid(
+                    "mask",
                     "a mask only affects drafts, and this request has drafting off; remove the "
                     "mask",
-                    param="mask",
                 )
             mask = fields.mask.to_mask(self.model.n_layer)
             drafting = replace(drafting, mask=mask, options=())
@@ -88,10 +87,9 @@ class RequestReader:
     def _folder(self, allowed: Path | None, given: str) -> Path:
         """Return a folder to copy from. Raises ApiError for one outside the allowed one."""
         if allowed is None:
-            raise ApiError(
-                400,
+            raise invalid(
+                "pyselfspec.corpus",
                 "this server copies from no folder; start it with --draft ngram -o corpus=DIR",
-                param="pyselfspec.corpus",
             )
         top = allowed.resolve()
         try:
@@ -100,10 +98,9 @@ class RequestReader:
         except (OSError, ValueError, RuntimeError):
             is_inside = False
         if not is_inside:
-            raise ApiError(
-                400,
+            raise invalid(
+                "pyselfspec.corpus",
                 "corpus is a folder within the one that the server was started with",
-                param="pyselfspec.corpus",
             )
         return folder
 
@@ -126,7 +123,7 @@ class RequestReader:
             else:
                 reason = f"the drafter {name} does not work with this model"
             available = ", ".join((AUTO, OFF, *self.drafter_names))
-            raise ApiError(400, f"{reason}; this server has {available}", param="pyselfspec.draft")
+            raise invalid("pyselfspec.draft", f"{reason}; this server has {available}")
         default = self.default_drafting.names
         if draft_label(default) == text:
             return default  # with its options
@@ -139,7 +136,7 @@ class RequestReader:
             try:
                 return json_schema.to_gbnf(request.json_schema)
             except ArgumentError as error:
-                raise ApiError(400, str(error), param="json_schema") from None
+                raise invalid("json_schema", str(error)) from None
         given = self.sampling.grammar if request.grammar is None else request.grammar
         return given or None
 
@@ -205,11 +202,10 @@ class RequestReader:
                 return self.model.tokenize(str(name), add_special=False, parse_special=False)
         elif digits == str(name) and len(digits) <= 12 and int(digits) < n_vocab:
             return [int(digits)]
-        raise ApiError(
-            400,
+        raise invalid(
+            "logit_bias",
             f"logit_bias: token ids are 0 to {n_vocab - 1} here, texts have at most {N_BIASED} "
             f"characters; got {str(name)[:40]!r}",
-            param="logit_bias",
         )
 
     def n_predict(self, prompt: Sequence[int], given: int | None, default: int | None) -> int:

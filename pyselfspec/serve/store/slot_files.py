@@ -12,7 +12,7 @@ from ...errors import ArgumentError
 from ...runtime.context import Context
 from ...runtime.sequence_snapshot import SavedSequence, restore_sequence, save_sequence
 from ..engine.slots import Slot, Slots
-from ..protocol.errors import ApiError
+from ..protocol.errors import ApiError, invalid
 from . import snapshot_file
 from .snapshot_file import Compatibility
 
@@ -66,11 +66,10 @@ class SlotFiles:
 
     def _path(self, name: str) -> Path:
         if not NAME.fullmatch(name):
-            raise ApiError(
-                400,
+            raise invalid(
+                "filename",
                 "filename has up to 128 letters, digits, dots, hyphens and underscores, and no "
                 "dot or hyphen at its beginning",
-                param="filename",
             )
         return self.folder / name
 
