@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from ..errors import ArgumentError
 from ..runtime import vocabulary
@@ -183,27 +184,32 @@ def make_server(
     grace_s: seconds to finish requests after a signal. ready: called when the server accepts
     requests. log_requests: write a line to stderr for each response.
     """
-    host = listener.getsockname()[0]
-    if is_loopback(host):
-        names = {*LOOPBACK, host}
-        service.settings = replace(service.settings, hosts=tuple(sorted(names)))
-    config = uvicorn.Config(
+    service.settings = with_hosts(service.settings, listener)
+    config = web_config(
         app.make(service),
+        grace_s,
         log_level="info" if log_requests else "warning",
-        log_config=log_config(),
         access_log=log_requests,
-        server_header=False,
         lifespan="off",
-        timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
     return GracefulServer(config, ready, partial(service.end, grace_s))
 
 
-def log_config() -> dict[str, Any]:
-    """Return uvicorn's configuration with the access log on stderr: stdout is for programs."""
-    config = deepcopy(uvicorn.config.LOGGING_CONFIG)
-    config["handlers"]["access"]["stream"] = "ext://sys.stderr"
-    return config
+def with_hosts(settings: Settings, listener: socket.socket) -> Settings:
+    """Return settings that allow only names of this machine as Host, where no other can connect."""
+    host = listener.getsockname()[0]
+    names = tuple(sorted({*LOOPBACK, host}))
+    return replace(settings, hosts=names) if is_loopback(host) else settings
+
+
+def web_config(app: ASGIApp, grace_s: float, **options: Any) -> uvicorn.Config:
+    """Return uvicorn's configuration. grace_s: as for `make_server`. options: others of its own."""
+    logs = deepcopy(uvicorn.config.LOGGING_CONFIG)
+    logs["handlers"]["access"]["stream"] = "ext://sys.stderr"  # stdout is for programs
+    end_s = ceil(grace_s) + CUT_S
+    return uvicorn.Config(
+        app, log_config=logs, server_header=False, timeout_graceful_shutdown=end_s, **options
+    )
 
 
 class GracefulServer(uvicorn.Server):

@@ -62,7 +62,7 @@ class Service:
         self.slot_files: SlotFiles | None = None  # None: clients save no slots
         self.renders: Worker | None = None  # chat templates
         self._shown: dict[AnswerForm, tuple[tuple[int, str], ...]] = {}  # one or two forms
-        self._created_at = int(time.time())
+        self.created_at = int(time.time())
         self._mask = mask
         n_train = self.model.n_ctx_train
         self.requests = RequestReader(
@@ -108,10 +108,6 @@ class Service:
             f"{self.settings.name} generates text; start a server with a model made for embeddings "
             "or scores",
         )
-
-    def card(self) -> dict[str, Any]:
-        """Return the model's entry in the list of models."""
-        return model_card.card(self.settings.name, self._created_at, self.file_card())
 
     def file_card(self) -> FileCard:
         """Return the description of the model's file."""

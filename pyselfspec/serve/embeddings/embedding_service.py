@@ -23,7 +23,7 @@ class EmbeddingService:
         self.engine = engine
         self.settings = settings
         self.metrics = Metrics(engine)
-        self._created_at = int(time.time())
+        self.created_at = int(time.time())
 
     @property
     def model(self) -> Model:
@@ -70,10 +70,6 @@ class EmbeddingService:
     def end(self, grace_s: float) -> None:
         """Accept no more requests, and finish the queued ones."""
         self.engine.end(grace_s)
-
-    def card(self) -> dict[str, Any]:
-        """Return the model's entry in the list of models."""
-        return model_card.card(self.settings.name, self._created_at, self.file_card())
 
     def file_card(self) -> FileCard:
         """Return the description of the model's file."""

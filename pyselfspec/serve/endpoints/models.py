@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from ...util.paths import on_one_line
+from .. import model_card
 from ..metrics import CONTENT_TYPE
 from ..protocol.errors import ApiError, json_response
 from . import messages
@@ -15,11 +18,15 @@ N_PATH = 200  # characters of a path that an error repeats
 ROUTER, HEALTH = router(), router(is_open=True)
 
 
+def _card(service: Serving) -> dict[str, Any]:
+    return model_card.card(service.settings.name, service.created_at, service.file_card())
+
+
 @ROUTER.get("/models", include_in_schema=False)
 @ROUTER.get("/v1/models")
 async def get_models(service: Serving, request: Request) -> Response:
     """Return the list of models."""
-    card = service.card()
+    card = _card(service)
     if messages.is_for(request):
         return json_response(messages.model_list([card]))
     return json_response({"object": "list", "data": [card]})
@@ -35,7 +42,7 @@ async def get_model(service: Serving, name: str, request: Request) -> Response:
             f"this server has one model, {own!r}, not {on_one_line(name[:N_PATH])!r}",
             param="model",
         )
-    card = service.card()
+    card = _card(service)
     return json_response(messages.model_card(card) if messages.is_for(request) else card)
 
 

@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...util.closable import Closing
 from ..engine.engine import Engine
 from ..engine.jobs import Delta, Event, Failed, Finished, Job, Progress, Started, Ticket
 from .errors import as_api_error
@@ -36,10 +37,10 @@ class Quiet:
     """A time of PING_S seconds without an event."""
 
 
-class JobEvents:
+class JobEvents(Closing):
     """An async iterator over (index of the job, event), for the jobs of one request.
 
-    Submits the jobs at once; leaving the ``with`` block cancels the jobs that have not ended.
+    Submits the jobs at once; closing it cancels the jobs that have not ended.
 
     Raises BusyError if the queue is full, ShutdownError if the engine accepts no jobs; while
     iterating, ApiError for a job that fails.
@@ -67,13 +68,7 @@ class JobEvents:
         self._events.put_nowait((i, event))
         self._has_begun.set()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cancel()
-
-    def cancel(self) -> None:
+    def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         for ticket in self._tickets:

@@ -15,6 +15,7 @@ from .errors import unsupported
 CHATS, COMPLETIONS, RESPONSES, MESSAGES = "chats", "completions", "responses", "messages"
 API_CHAT, API_GENERATE, API_OPTIONS = "`/api/chat`", "`/api/generate`", "Ollama's `options`"
 BOTH = (CHATS, COMPLETIONS)
+SAMPLED = (*BOTH, API_OPTIONS)
 
 # In the order in which they act, with the fields and values that turn each off.
 SAMPLERS: dict[str, dict[str, float]] = {
@@ -82,17 +83,19 @@ _is_one = _is_number(lambda x: x == 1)
 _is_not_positive = _is_number(lambda x: x <= 0)
 
 RULES = (
-    _honoured("model n stream stream_options seed stop top_p logit_bias lora pyselfspec"),
+    _honoured(
+        "model n stream stream_options seed stop top_p logit_bias ignore_eos lora pyselfspec"
+    ),
     _honoured("return_progress", note="in streams"),
     _honoured("max_tokens n_predict", note="-1: the rest of a slot's share of the context"),
-    _honoured("temperature", note="less than 0 is 0"),
-    _honoured("top_k", note="-1: all tokens, like 0"),
-    _honoured("min_p repeat_penalty presence_penalty frequency_penalty ignore_eos"),
+    _honoured("temperature", *SAMPLED, note="less than 0 is 0"),
+    _honoured("top_k", *SAMPLED, MESSAGES, note="-1: all tokens, like 0"),
+    _honoured("min_p repeat_penalty presence_penalty frequency_penalty", *SAMPLED),
     _honoured("repeat_last_n dry_penalty_last_n", note="-1: the whole context"),
     _honoured(
         "dry_multiplier top_n_sigma xtc_probability dynatemp_range", note="0 or less: it is off"
     ),
-    _honoured("typical_p", note="1 or more: it is off"),
+    _honoured("typical_p", *SAMPLED, note="1 or more: it is off"),
     _honoured("dry_base dry_allowed_length dry_sequence_breakers xtc_threshold dynatemp_exponent"),
     _honoured("n_indent", note="the text ends before a later line with fewer blanks"),
     _honoured(
@@ -111,7 +114,7 @@ RULES = (
         note=f"in the order {', '.join(f'`{each}`' for each in SAMPLERS)}; those that are missing "
         "are off, and other names do nothing",
     ),
-    _refused("mirostat", "0", _is_not_positive),
+    _refused("mirostat", "0", _is_not_positive, *SAMPLED),
     _refused("adaptive_target", "less than 0", _is_number(lambda x: x < 0)),
     _refused("repetition_penalty", "1; use `repeat_penalty`", _is_one),
     _refused("length_penalty", "1", _is_one),
@@ -183,7 +186,6 @@ RULES = (
         RESPONSES,
     ),
     _honoured("messages max_tokens system stop_sequences thinking output_config tools", MESSAGES),
-    _honoured("top_k", MESSAGES, note="-1: all tokens, like 0"),
     _refused("container compaction thread", "null", lambda _: False, MESSAGES),
     _refused("mcp_servers", "an empty list; use `tools`", _is_empty, MESSAGES),
     _harmless(
@@ -201,13 +203,8 @@ RULES = (
     _harmless("keep_alive truncate shift", API_CHAT, API_GENERATE),
     _harmless("width height steps", API_GENERATE),
     _honoured("num_predict", API_OPTIONS, note="less than 0: the rest of a slot's share"),
-    _honoured("temperature", API_OPTIONS, note="less than 0 is 0"),
-    _honoured("top_k", API_OPTIONS, note="-1: all tokens, like 0"),
     _honoured("repeat_last_n", API_OPTIONS, note="-1: the whole context"),
-    _honoured("typical_p", API_OPTIONS, note="1 or more: it is off"),
-    _honoured("top_p min_p repeat_penalty seed stop", API_OPTIONS),
-    _honoured("presence_penalty frequency_penalty", API_OPTIONS),
-    _refused("mirostat", "0", _is_not_positive, API_OPTIONS),
+    _honoured("top_p seed stop", API_OPTIONS),
     _refused("tfs_z", "1 or more", _is_number(lambda x: x >= 1), API_OPTIONS),
     _refused("penalize_newline", "true", lambda value: value is True, API_OPTIONS),
     _harmless(

@@ -188,24 +188,24 @@ async def respond(
     """
     start = time.monotonic()
     await service.open_corpora(jobs)
+    events = service.submit(jobs, owner_of(request))
     if writer.stream:
-        events = service.submit(jobs, owner_of(request))
         try:  # a bad request gets a status of its own
             await events.wait_for_start(request)
         except BaseException:
-            events.cancel()
+            events.close()
             raise
         body = _stream_body(service, events, len(jobs), writer, start)
         return StreamingResponse(body, media_type=writer.FORM.media_type, headers=HEADERS)
     answers = [Answer() for _ in jobs]
 
-    async def collect(events: JobEvents) -> None:
+    async def collect() -> None:
         async for i, event in events:
             if isinstance(event, Delta | Finished):
                 _observe(service, answers, i, event, start)
 
-    with service.submit(jobs, owner_of(request)) as running:
-        await until_disconnect(request, collect(running))
+    with events:
+        await until_disconnect(request, collect())
     service.metrics.answer.observe(time.monotonic() - start)
     return json_response(writer.whole(answers))
 

@@ -6,13 +6,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from math import ceil
 
 import uvicorn
 
-from ..protocol.auth import LOOPBACK
-from ..server import CUT_S, GracefulServer, is_loopback, log_config
+from ..server import GracefulServer, web_config, with_hosts
 from ..settings import Settings
 from .app import RouterApp
 from .models import Listed
@@ -38,9 +35,6 @@ def make_server(
     The program ends within grace_s + END_S + KILL_S + LATE_S seconds after a signal, and the
     processes of models with it.
     """
-    host = listener.getsockname()[0]
-    if is_loopback(host):
-        settings = replace(settings, hosts=tuple(sorted({*LOOPBACK, host})))
 
     async def start(model: Listed) -> ModelProcess:
         return await ModelProcess.start(model, options, grace_s)
@@ -52,13 +46,11 @@ def make_server(
         pool.end()
 
     pool = Pool(models, start, max_bytes=max_bytes, keep_s=keep_s)
-    config = uvicorn.Config(
-        RouterApp(pool, settings).make(),
+    config = web_config(
+        RouterApp(pool, with_hosts(settings, listener)).make(),
+        grace_s,
         log_level="warning",
-        log_config=log_config(),
-        server_header=False,
         date_header=False,  # the models' servers write one
         lifespan="on",
-        timeout_graceful_shutdown=ceil(grace_s) + CUT_S,
     )
     return GracefulServer(config, ready, end)
