@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -30,7 +29,7 @@ BUDGET_S = 30.0  # after which no round begins at one length of the text
 N_ROUND = 7
 N_SHORT, N_LONG = 8, 1024  # tokens for attention to read; the longer text is half a context at most
 N_DRAFT = 3  # tokens of a timed draft
-WARM_US = 50_000  # for longer passes the time to build the graph does not matter
+WARM_US = 50_000  # for longer passes the time to prepare them does not matter
 
 Progress = Callable[[float], None]
 
@@ -104,12 +103,6 @@ def _medians(n_past: int, rounds: Sequence[_Times]) -> Costs:
     return Costs(n_past, full, verify, token, last).rising()
 
 
-def _warm(run: Callable[[], float]) -> float:
-    """Return the time of a pass whose graph is built already, in microseconds."""
-    us = run()
-    return us if us > WARM_US else run()
-
-
 class _Certain(PassResult):
     """A pass result whose likeliest token is replaced, so that a draft has the required length."""
 
@@ -161,10 +154,10 @@ class _Passes:
         self._drafter.begin(self._seq, self._tokens[: n_past + 1])
 
     def round(self) -> _Times:
-        """Time every kind of pass once."""
+        """Time every kind of pass once, when it is prepared: fewer stay so than there are."""
         n_past, times = self._n_text, _Times()
         for w in range(1, N_WIDTH + 1):
-            times.full.append(_warm(partial(self._pass, self._tokens[:w], FULL)))
+            times.full.append(self._prepared(self._tokens[:w], FULL))
         if isinstance(self._drafter, LookupDrafter):
             return times
         draft, _, _ = self._draft(N_WIDTH - 1)
@@ -172,12 +165,20 @@ class _Passes:
             tokens = [self._tokens[n_past], *draft.token_ids]
             for w in range(1, len(tokens) + 1):
                 what = draft.verification.on(slice(0, w))
-                times.verify.append(_warm(partial(self._pass, tokens[:w], what)))
+                times.verify.append(self._prepared(tokens[:w], what))
         self._seq.rollback(n_past)
-        self._pass(self._tokens[: N_DRAFT + 1], FULL)  # a draft follows a verification pass
-        _, times.token, times.last = self._draft(N_DRAFT)
-        self._seq.rollback(n_past)
+        for _ in range(1 + self._context.n_preparing):
+            self._pass(self._tokens[: N_DRAFT + 1], FULL)  # a draft follows a verification pass
+            _, times.token, times.last = self._draft(N_DRAFT)
+            self._seq.rollback(n_past)
         return times
+
+    def _prepared(self, tokens: Sequence[int], what: Pass) -> float:
+        """Return the microseconds of a pass like `_pass`, after those that prepare it."""
+        for _ in range(self._context.n_preparing):
+            if (us := self._pass(tokens, what)) > WARM_US:
+                return us
+        return self._pass(tokens, what)
 
     def _pass(self, tokens: Sequence[int], what: Pass) -> float:
         """Return the microseconds of a pass over tokens after the text, sampling included."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -67,23 +67,25 @@ class TimedCosts:
 
     For plain passes, drafts and verification passes of each width, it keeps recent ratios of
     measured to expected time and uses their median, so outliers do not count. Widths with few
-    timings are corrected like their neighbours. The first time of a pass does not count, since it
-    includes building its graph.
+    timings are corrected like their neighbours. The first passes of a kind do not count, see
+    Context.n_preparing.
 
     Ratios are relative to the machine's current speed, which is estimated separately: a processor
     that is slower for a while, for example after a long prompt, is slower at all widths.
 
     n_kept: passes after which a width without another timing is forgotten.
+    n_preparing: first passes of each kind that do not count.
     """
 
     table: CostTable
     n_kept: int = N_KEPT
+    n_preparing: int = 1
     _plain: deque[float] = field(default_factory=_recent)
     _draft: deque[float] = field(default_factory=_recent)
     _removal: deque[float] = field(default_factory=_recent)
     _full: Widths = field(init=False)
     _rest: Widths = field(init=False)  # the blocks that drafts leave
-    _made: set[str] = field(default_factory=set)  # kinds of passes
+    _made: Counter[str] = field(default_factory=Counter)  # passes by kind
     _n_plain: int = 0
     _slowness: float = 0.0  # measured over expected time of all passes, 0 before the first timing
     _changes: deque[float] = field(default_factory=lambda: deque(maxlen=N_JUMPS))
@@ -157,8 +159,9 @@ class TimedCosts:
         rejected tokens; 0 if there were none.
         """
         costs = self._table_at(n_past)
-        new = _kinds(n_proposed, n_drafted, n_copied, costs.shares) - self._made
-        self._made |= new
+        kinds = _kinds(n_proposed, n_drafted, n_copied, costs.shares)
+        new = {kind for kind in kinds if self._made[kind] < self.n_preparing}
+        self._made.update(kinds)
         if not new & DRAFT_KINDS and n_proposed:
             expected_us = costs.drafting_us(n_proposed, n_drafted, n_copied)
             self._draft.append(draft_us / expected_us / (self._slowness or 1.0))

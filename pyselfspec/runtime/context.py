@@ -349,6 +349,12 @@ class Context(Closing):
             set_adapters(self.handle, adapters)
             self._adapters = adapters
 
+    @property
+    def n_preparing(self) -> int:
+        """How many of the first passes of a kind take longer than all later ones: the first builds
+        its graph, and the second records it for CUDA."""
+        return 2 if self.model.n_gpu_layers else 1
+
     def wait(self) -> None:
         """Wait until GPUs have computed all passes so far; reading a result waits, too. On the
         CPU a pass is computed when it returns. Timings of passes end with this."""

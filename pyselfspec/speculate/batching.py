@@ -255,7 +255,8 @@ class _Running:
 
 def _shared_passes(context: Context) -> SharedPasses:
     n_most = min(context.abilities.pass_width, MAX_PASS_WIDTH)
-    return SharedPasses(costs_without_passes(context).levels[0].full_us, n_most)
+    us = costs_without_passes(context).levels[0].full_us
+    return SharedPasses(us, n_most, context.n_preparing)
 
 
 def _next_pass(waiting: Sequence[_Running], context: Context) -> list[_Running]:

@@ -61,7 +61,8 @@ class DraftSetup(Closing):
             costs, ordered = drafter.costs(), {name: options[name] for name in names}
             if not context.abilities.max_rollback:
                 costs = costs.repeating()
-            setup = cls(context, ordered, drafter.mask, costs, TimedCosts(costs), _first=drafter)
+            timings = TimedCosts(costs, n_preparing=context.n_preparing)
+            setup = cls(context, ordered, drafter.mask, costs, timings, _first=drafter)
             stack.pop_all()
         return setup
 

@@ -31,14 +31,15 @@ class SharedPasses:
     There is one account for all texts, since a draft keeps all of them waiting.
 
     us: times of passes over 1, 2, ... tokens in microseconds, to begin with.
-    n_most: most rows of a pass with draft tokens.
+    n_most: most rows of a pass with draft tokens. n_preparing: see Context.
     full_us: expected times of passes over 1, 2, ... n_most rows.
     n_rests: steps for which no text should look tokens up.
     """
 
-    def __init__(self, us: Sequence[float], n_most: int) -> None:
+    def __init__(self, us: Sequence[float], n_most: int, n_preparing: int = 1) -> None:
         full = tuple(at_width(us, n) for n in range(1, n_most + 1))
-        self._timings = TimedCosts(CostTable((Costs(0, full, full, 0.0, 0.0),)), N_KEPT)
+        table = CostTable((Costs(0, full, full, 0.0, 0.0),))
+        self._timings = TimedCosts(table, N_KEPT, n_preparing)
         self._n_since = 0  # timings since full_us was computed
         self._n_same = 0  # passes of as many rows, one after the other
         self._n_rows = 0  # of the last pass

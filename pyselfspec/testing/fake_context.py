@@ -181,6 +181,7 @@ class FakeContext:
 
     best_head: Head = "best"
     can_shorten = False
+    n_preparing = 1
     adapters: Adapters = ()
     n_threads = 1
     options = ContextOptions()

@@ -41,8 +41,7 @@ SURE = 0.98  # upper bound on the acceptance rate: if it does not pay, no draft 
 PROBE_SHARE = 0.005  # of the time
 PROBE_COST_MIN = 0.05  # least cost of a probe in plain tokens: timings underestimate it
 LOSS_MAX = 1.0  # loss in plain tokens after which a plan is made anew
-N_PLAIN = 2  # steps that time plain decoding before drafts are compared with it
-N_FIRST = 8  # steps after which these are made, if none was plain before
+N_FIRST = 8  # steps after which plain decoding is timed, if none was plain before
 N_BETWEEN = 256  # steps between two timings of plain decoding while drafting
 N_LOADS = 8  # recent passes whose batch load counts, about
 N_REPLAN, N_REPLAN_PLAIN = 16, 64  # most steps that a plan to draft, or not to, lasts
@@ -74,9 +73,9 @@ class Auto:
         self._look_up_us = 0.0  # their median
         self._own_us = 0.0  # spent in the last observe(), part of the next step
         self._n_rests = 0  # steps for which the drafter is not asked
-        self._n_untimed = (
-            0 if memory.timings.knows_plain else N_PLAIN
-        )  # plain steps still to be timed
+        # plain steps still to be timed before drafts are compared with them
+        timings = memory.timings
+        self._n_untimed = 0 if timings.knows_plain else timings.n_preparing + 1
         self._next_plain = N_FIRST if self._n_untimed else N_BETWEEN  # in steps
         self._next_probe = 0.0  # in tokens
         self._plan()
