@@ -154,7 +154,8 @@ class _Passes:
         self._drafter.begin(self._seq, self._tokens[: n_past + 1])
 
     def round(self) -> _Times:
-        """Time every kind of pass once, when it is prepared: fewer stay so than there are."""
+        """Time every kind of pass once, each prepared anew: a context keeps fewer graphs than
+        there are kinds."""
         n_past, times = self._n_text, _Times()
         for w in range(1, N_WIDTH + 1):
             times.full.append(self._prepared(self._tokens[:w], FULL))
@@ -174,7 +175,7 @@ class _Passes:
         return times
 
     def _prepared(self, tokens: Sequence[int], what: Pass) -> float:
-        """Return the microseconds of a pass like `_pass`, after those that prepare it."""
+        """Return the microseconds of a pass, see `_pass`, once its graph is prepared."""
         for _ in range(self._context.n_preparing):
             if (us := self._pass(tokens, what)) > WARM_US:
                 return us

@@ -36,7 +36,7 @@ class SharedPasses:
     n_rests: steps for which no text should look tokens up.
     """
 
-    def __init__(self, us: Sequence[float], n_most: int, n_preparing: int = 1) -> None:
+    def __init__(self, us: Sequence[float], n_most: int, n_preparing: int) -> None:
         full = tuple(at_width(us, n) for n in range(1, n_most + 1))
         table = CostTable((Costs(0, full, full, 0.0, 0.0),))
         self._timings = TimedCosts(table, N_KEPT, n_preparing)

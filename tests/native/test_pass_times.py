@@ -54,13 +54,15 @@ def test_a_drafter_that_needs_no_pass_is_timed_as_well(tiny: Any, new_context: A
 
 class AsynchronousDevice:
     """Lets a context compute as a GPU does: a pass returns at once, and takes its time when a
-    result is read or waited for. A pass that is not prepared takes PREPARING_S longer: the first
-    two of a kind, and again after N_PREPARED other kinds."""
+    result is read or waited for. The first pass of each width takes COMPILING_S longer. A pass that
+    is not prepared takes PREPARING_S longer: the first two of a kind, and again after N_PREPARED
+    other kinds."""
 
-    PASS_S, PREPARING_S, N_PREPARED = 0.004, 0.02, 12
+    PASS_S, COMPILING_S, PREPARING_S, N_PREPARED = 0.004, 0.06, 0.02, 12
 
     def __init__(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
         self._owed_s = 0.0
+        self._widths: set[int] = set()
         self._made: dict[object, int] = {}  # passes by kind, the latest last
         run, argmax = context.run, context.argmax
 
@@ -71,6 +73,8 @@ class AsynchronousDevice:
             if len(self._made) > self.N_PREPARED:
                 del self._made[next(iter(self._made))]
             self._owed_s += self.PASS_S + self.PREPARING_S * (n < 2)
+            self._owed_s += self.COMPILING_S * (len(rows) not in self._widths)
+            self._widths.add(len(rows))
             return run(rows, what)
 
         def argmax_then(row: int) -> tuple[int, float]:
@@ -90,7 +94,8 @@ class AsynchronousDevice:
 def test_devices_are_waited_for_at_the_end_of_each_timing(
     tiny: Any, new_context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass whose result is not read takes its own time, and what a device prepares takes none."""
+    """A pass whose result is not read takes its own time; programs that a device compiles for its
+    first passes take none, nor do graphs that it prepares."""
     context = new_context(tiny(late_scale=0.25))
     device = AsynchronousDevice(context, monkeypatch)
     made = time_passes(context, LayerSkipDrafter(context, MASK), _ignore, 1)

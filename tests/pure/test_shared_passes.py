@@ -45,7 +45,7 @@ def test_no_other_numbers_give_more_tokens_per_time(seed):
         tokens = n_rows + sum(sum(t[:n]) for t, n in zip(texts, numbers, strict=True))
         return tokens / us[n_rows + sum(numbers) - 1]
 
-    found = SharedPasses(us, N_MOST).n_verified(n_rows, texts)
+    found = SharedPasses(us, N_MOST, 1).n_verified(n_rows, texts)
     assert n_rows + sum(found) in WIDTHS
     allowed = (
         numbers
@@ -61,14 +61,14 @@ def test_no_other_numbers_give_more_tokens_per_time(seed):
 
 def test_rows_that_cost_nothing_are_filled_and_none_beyond_the_widest_pass():
     sure = [(1.0,) * 15] * 4
-    assert sum(SharedPasses(FLAT, N_MOST).n_verified(4, sure)) == N_MOST - 4
-    assert sum(SharedPasses(FLAT, 5).n_verified(4, sure)) == 1
-    assert SharedPasses(FLAT, N_MOST).n_verified(N_MOST + 3, sure) == [0] * 4
+    assert sum(SharedPasses(FLAT, N_MOST, 1).n_verified(4, sure)) == N_MOST - 4
+    assert sum(SharedPasses(FLAT, 5, 1).n_verified(4, sure)) == 1
+    assert SharedPasses(FLAT, N_MOST, 1).n_verified(N_MOST + 3, sure) == [0] * 4
 
 
 def test_times_by_width_are_learned_however_rare_they_are():
     """Most passes of eight texts are plain; the few wide ones are what decides."""
-    passes = SharedPasses(STEEP, N_MOST)
+    passes = SharedPasses(STEEP, N_MOST, 1)
     for n in range(400):
         passes.observe(8, 5000.0)
         if n % 50 == 0:
@@ -83,7 +83,7 @@ def test_times_by_width_are_learned_however_rare_they_are():
 
 def timed_plain(n_texts):
     """Shared passes of which plain ones were timed: what steps do between them takes no time."""
-    passes = SharedPasses(FLAT, N_MOST)
+    passes = SharedPasses(FLAT, N_MOST, 1)
     for _ in range(N_FIRST):
         assert passes.n_rests > 0
         passes.settle([step(0, Draft())] * n_texts, 0.0, 0.0)
@@ -97,7 +97,7 @@ def step(n_accepted, draft, removal_us=0):
 
 @pytest.mark.parametrize("n_texts", [2, 8])
 def test_looking_up_what_never_comes_is_given_up(n_texts):
-    passes, spent_us, n_asked = SharedPasses(FLAT, N_MOST), 0, 0
+    passes, spent_us, n_asked = SharedPasses(FLAT, N_MOST, 1), 0, 0
     n_passes, rests = 2000, passes.n_rests
     for _ in range(n_passes):
         asks = rests == 0

@@ -25,9 +25,11 @@ import openai
 import pytest
 from routing import FakeProcess, listed_as, loaded
 from serving import new_client
+from starlette.requests import Request
 from tiny_encoder import write_encoder
 
 from pyselfspec.errors import ArgumentError, UnknownModelError
+from pyselfspec.serve.endpoints.api_forms import path_form
 from pyselfspec.serve.protocol.errors import ApiError
 from pyselfspec.serve.router import forwarding
 from pyselfspec.serve.router.app import RouterApp
@@ -373,6 +375,14 @@ def test_a_stream_pings_while_its_model_is_loaded(path: str, monkeypatch: Any) -
     answer = b"HTTP/1.1 200 OK\r\ncontent-type: " + kind + b"\r\ncontent-length: 4\r\n\r\nabc\n"
     found = asyncio.run(_while_loading(path, answer, monkeypatch))
     assert found == ["abc\n", WAITING[path]]
+
+
+@pytest.mark.parametrize("path", WAITING)
+def test_pings_depend_on_the_path_alone(path: str) -> None:
+    """A client of OpenAI's API would read another ping as a part of the answer."""
+    headers = [(b"anthropic-version", b"2023-06-01")]
+    request = Request({"type": "http", "path": path, "headers": headers})
+    assert path_form(request).ping.decode() == WAITING[path]
 
 
 @pytest.mark.parametrize("path", WAITING)

@@ -18,19 +18,24 @@ from . import messages, ollama_request
 EXPECTED = (ApiError, SelfSpecError, HTTPException, RequestValidationError, RecursionError)
 
 
-def form_of(request: Request) -> ApiForm:
-    """Return the form of the API of a request."""
+def path_form(request: Request) -> ApiForm:
+    """Return the form of the API that has the path of a request, in which its stream is."""
     if ollama_request.has_path(request):
         return ollama_request.FORM
-    is_message = messages.is_for(request) or messages.has_path(request)
-    return messages.FORM if is_message else OPENAI
+    return messages.FORM if messages.has_path(request) else OPENAI
+
+
+def error_form(request: Request) -> ApiForm:
+    """Return the form of the errors of a request: on paths of OpenAI's API, that of the client."""
+    form = path_form(request)
+    return messages.FORM if form is OPENAI and messages.is_for(request) else form
 
 
 def handle_errors(app: Starlette) -> None:
     """Let an application answer errors, each in the form of its request's API."""
 
     async def on_error(request: Request, error: Exception) -> Response:
-        return error_response(error, form_of(request).error_body)
+        return error_response(error, error_form(request).error_body)
 
     for kind in (*EXPECTED, Exception):
         app.add_exception_handler(kind, on_error)

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ..endpoints import responses, stored_responses
-from ..endpoints.api_forms import form_of
+from ..endpoints.api_forms import error_form, path_form
 from ..protocol.errors import ApiError, as_api_error
 from ..protocol.events import PING_S, START_S, ClientGone
 from ..protocol.writers import HEADERS, NDJSON, SSE
@@ -77,14 +77,14 @@ class Waiting(StreamingResponse):
     an event."""
 
     def __init__(self, request: Request, answer: asyncio.Task[Forwarding]) -> None:
-        kind = form_of(request).media_type
+        kind = path_form(request).media_type
         super().__init__(self._pieces(request), media_type=kind, headers=HEADERS)
         self._answer = answer
 
     async def _pieces(self, request: Request) -> AsyncIterator[bytes]:
         try:
             while not (await asyncio.wait([self._answer], timeout=PING_S))[0]:
-                yield form_of(request).ping
+                yield path_form(request).ping
             found = self._answer.result()
             if found.is_stream:
                 async for piece in found.pieces:
@@ -101,7 +101,7 @@ class Waiting(StreamingResponse):
                     param=error.get("param"),
                     code=error.get("code"),
                 )
-            yield form_of(request).encode(body)
+            yield path_form(request).encode(body)
         except ClientGone:
             return
         except Exception as error:
@@ -118,5 +118,5 @@ class Waiting(StreamingResponse):
 
 def error_event(request: Request, error: ApiError) -> bytes:
     """Return an error as an event of a stream, in the API of the request."""
-    is_response, form = request.scope["path"] == stored_responses.PATH, form_of(request)
+    is_response, form = request.scope["path"] == stored_responses.PATH, error_form(request)
     return form.encode(responses.error_event(error) if is_response else form.error_body(error))

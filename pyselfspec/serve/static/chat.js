@@ -205,7 +205,7 @@ export function show() {
   const log = byId("log");
   const found = here.messages.map((each) => viewOf(each).element);
   for (const element of [...log.children]) if (!found.includes(element)) element.remove();
-  log.append(...found.slice(log.children.length)); // those that stayed are the first
+  log.append(...found.slice(log.children.length)); // elements that stay come first
   byId("welcome").hidden = found.length > 0;
   changed();
 }

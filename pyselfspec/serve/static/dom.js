@@ -17,7 +17,7 @@ export const h = maker("http://www.w3.org/1999/xhtml");
 export const svg = maker("http://www.w3.org/2000/svg");
 export const math = maker("http://www.w3.org/1998/Math/MathML");
 
-// A button that is not one of a form's own.
+// A button that submits no form.
 export const button = (attributes, ...children) =>
   h("button", {type: "button", ...attributes}, ...children);
 

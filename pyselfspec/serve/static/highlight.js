@@ -41,7 +41,7 @@ const ALIASES = {
   rs: "rust", golang: "go", bash: "shell", sh: "shell", zsh: "shell", console: "shell", dockerfile: "shell", makefile: "shell",
   rb: "ruby", yml: "yaml", toml: "yaml", ini: "yaml", xml: "html", svg: "html", r: "python", julia: "python", scss: "css",
 };
-const RULES = new Map(Object.entries(LANGUAGES).map(([name, parts]) => [name, compile(...parts)]));
+const rules = new Map(); // by language, made when first needed
 
 function compile(comments, strings, words, flags = "") {
   const keyword = words ? `\\b(?:${words.replaceAll(" ", "|")})\\b` : "</?[\\w-]+|/?>";
@@ -52,10 +52,11 @@ function compile(comments, strings, words, flags = "") {
 
 // [{start, end, kind}] in order, apart from one another; kind: as in compile().
 export function highlighted(code, language) {
-  const name = language.toLowerCase();
-  const rule = RULES.get(ALIASES[name] ?? name);
-  if (!rule || code.length > N_MOST) return [];
-  return [...code.matchAll(rule)]
+  const lower = language.toLowerCase();
+  const name = ALIASES[lower] ?? lower;
+  if (code.length > N_MOST || !Object.hasOwn(LANGUAGES, name)) return [];
+  if (!rules.has(name)) rules.set(name, compile(...LANGUAGES[name]));
+  return [...code.matchAll(rules.get(name))]
     .filter(([text]) => text)
     .map(({index, 0: text, groups}) => {
       const [kind] = Object.entries(groups).find(([, found]) => found !== undefined);
