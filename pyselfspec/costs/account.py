@@ -7,15 +7,18 @@ from math import ceil, inf
 
 LOSS_SHARE = 0.02  # of the time of plain decoding that drafts may lose
 LOSS_PASSES = 1.5  # plain passes that they may lose beyond it: a text has to begin somehow
+LEAST = 1 / 4  # of that share, where drafts gain nothing: a text may begin to repeat itself
+KEPT = 0.98  # weight of earlier steps beside a new one
 
 
 @dataclass(slots=True)
 class Account:
-    """The time that was taken beside that of plain decoding, in microseconds.
+    """The time that was taken beside that of plain decoding, in plain passes.
 
     While there is credit, a step may draft. So at most the credit is lost, and what the step that
-    used it up has lost. Times of passes are those that the table of costs expects, which timings
-    correct: single ones are disturbed by other programs.
+    used it up has lost. Credit grows with the text, and more slowly where recent drafts have gained
+    less than they have lost. Times of passes are those that the table of costs expects, which
+    timings correct: single ones are disturbed by other programs.
 
     share: of the time of plain decoding that may be lost.
     n_kept: plain passes of gain that may be lost again.
@@ -23,16 +26,28 @@ class Account:
 
     share: float = LOSS_SHARE
     n_kept: float = inf
-    _plain_us: float = 0.0  # of the same tokens without drafts
-    _lost_us: float = 0.0  # beyond it; below 0: gained
+    _credit: float = LOSS_PASSES
+    _gained: float = 1.0  # by recent steps that gained; as much as was lost, to begin with
+    _lost: float = 1.0  # by those that lost
 
     def add(self, n_tokens: float, us: float, plain_us: float) -> None:
         """Add a step that took us for n_tokens tokens."""
-        self._plain_us += n_tokens * plain_us
-        lost_us = self._lost_us + us - n_tokens * plain_us
-        self._lost_us = max(lost_us, self.share * self._plain_us - self.n_kept * plain_us)
+        gain = n_tokens - us / plain_us
+        if gain:
+            self._gained = KEPT * self._gained + max(gain, 0.0)
+            self._lost = KEPT * self._lost + max(-gain, 0.0)
+        credit = self._credit + n_tokens * self._rate + gain
+        self._credit = min(credit, LOSS_PASSES + self.n_kept)
+
+    def add_rests(self, n: int) -> None:
+        """Add plain steps without drafts."""
+        self.add(n, n, 1.0)
 
     def n_rests(self, us: float, plain_us: float) -> int:
         """Return the number of plain steps until the credit covers us, 0 if it does now."""
-        credit_us = self.share * self._plain_us + LOSS_PASSES * plain_us - self._lost_us
-        return max(0, ceil((us - credit_us) / (self.share * plain_us)))
+        return max(0, ceil((us / plain_us - self._credit) / self._rate))
+
+    @property
+    def _rate(self) -> float:
+        """Credit for each token."""
+        return self.share * min(1.0, max(LEAST, self._gained / self._lost))

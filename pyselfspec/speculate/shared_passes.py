@@ -46,6 +46,7 @@ class SharedPasses:
         self._account = Account(LOSS_SHARE, N_GAINED)
         self._plain: deque[float] = deque(maxlen=N_TIMES)  # between passes, for each text
         self._look_ups: deque[float] = deque(maxlen=N_TIMES)  # what each look-up adds to that
+        self._can_gain: dict[int, bool] = {}  # by texts; if all tokens are right
         self.full_us = full
         self.n_rests = N_FIRST
 
@@ -60,6 +61,7 @@ class SharedPasses:
         if self._n_since >= N_LASTS:
             self._n_since = 0
             self.full_us = self._timings.at(0).rising().full_us
+            self._can_gain.clear()
 
     def n_verified(self, n_rows: int, chances: Sequence[Sequence[float]]) -> list[int]:
         """Return how many draft tokens of each text to verify: of all texts the most likely ones,
@@ -109,8 +111,11 @@ class SharedPasses:
         plain_us = at_width(self.full_us, n_texts) + between_plain_us
         us = plain_us + added_us + n_look_ups * look_up_us + drafting_us + removal_us
         self._account.add(sum(len(step.tokens) for step in steps) / n_texts, us, plain_us)
+        if n_texts not in self._can_gain:
+            sure = [(1.0,) * len(self.full_us), *[()] * (n_texts - 1)]
+            self._can_gain[n_texts] = any(self.n_verified(n_texts, sure))
         n_rests = self._account.n_rests(n_texts * look_up_us, plain_us)
-        self.n_rests = max(n_rests, N_FIRST - len(self._plain))
+        self.n_rests = max(n_rests, N_FIRST - len(self._plain), not self._can_gain[n_texts])
 
 
 def _median(us: Sequence[float]) -> float:

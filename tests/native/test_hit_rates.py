@@ -7,7 +7,8 @@ from command_line import ONE_THREAD, run
 from simulation import table
 
 from pyselfspec import Completion, SamplingParams
-from pyselfspec.costs import account, store
+from pyselfspec.costs import store
+from pyselfspec.costs.account import Account
 from pyselfspec.costs.chances import LENGTHS, N_KEPT, N_SURENESS, Chances
 from pyselfspec.costs.store import StoreWarning
 from pyselfspec.costs.table import N_WIDTH
@@ -78,7 +79,8 @@ def test_nothing_is_kept_of_a_run_that_timed_nothing(tiny, new_context):
 
 
 def test_a_completion_is_told_to_remember(tiny, new_context, monkeypatch):
-    monkeypatch.setattr(account, "LOSS_PASSES", 1e6)  # a pass takes less time than a look-up here
+    # a pass takes less time than a look-up here
+    monkeypatch.setattr(Account, "n_rests", lambda *_us: 0)
     model = tiny()
     context = new_context(model, n_ctx=512)
     greedy = SamplingParams(temperature=0, seed=1)

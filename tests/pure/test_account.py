@@ -3,10 +3,11 @@
 import random
 from itertools import pairwise
 
+import pytest
 from drafts import draft_of
 from simulation import FEW_ROWS, table
 
-from pyselfspec.costs.account import LOSS_PASSES, LOSS_SHARE, Account
+from pyselfspec.costs.account import LEAST, LOSS_PASSES, LOSS_SHARE, Account
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate.controllers import Learned
 from pyselfspec.speculate.controllers.auto import make
@@ -26,7 +27,23 @@ def test_the_loss_is_at_most_the_credit_and_one_step():
         account.add(1, us, PLAIN_US)
         n, lost_us, worst_us = n + 1, lost_us + us - PLAIN_US, max(worst_us, us - PLAIN_US)
         assert lost_us <= LOSS_SHARE * n * PLAIN_US + LOSS_PASSES * PLAIN_US + worst_us
-    assert lost_us >= 0.5 * LOSS_SHARE * n * PLAIN_US  # it was not idle either
+    assert lost_us >= LEAST * LOSS_SHARE * n * PLAIN_US  # it was not idle either
+
+
+def test_credit_grows_as_fast_as_drafts_return_it():
+    def n_rests(gain_us):
+        """After 400 steps that lose half a pass, or gain."""
+        account = Account()
+        for n in range(400):
+            us = PLAIN_US + (PLAIN_US // 2 if n % 2 else -gain_us)
+            account.add(1, us, PLAIN_US)
+        low, high = (account.n_rests(n * PLAIN_US, PLAIN_US) for n in (1000.0, 1010.0))
+        return high - low
+
+    least, half, most = n_rests(0), n_rests(PLAIN_US // 4), n_rests(PLAIN_US // 2)
+    assert least == pytest.approx(10 / (LEAST * LOSS_SHARE), abs=1)
+    assert half == pytest.approx(2 * 10 / LOSS_SHARE, rel=0.03)
+    assert most == pytest.approx(10 / LOSS_SHARE, rel=0.03)
 
 
 def test_what_was_gained_may_be_lost_again():

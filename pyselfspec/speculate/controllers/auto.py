@@ -138,8 +138,7 @@ class Auto:
             us += costs.removal_us
         self._account.add(len(step.tokens), us, costs.plain_us)
         self._n_rests = self._account.n_rests(self._look_up_us, costs.plain_us)
-        if self._n_rests:
-            self._account.add(self._n_rests, self._n_rests * costs.plain_us, costs.plain_us)
+        self._account.add_rests(self._n_rests)
 
     def _observe_outcomes(self, step: Step) -> None:
         outcomes = step.outcomes
