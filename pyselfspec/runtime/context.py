@@ -131,13 +131,6 @@ class Context(Closing):
             return calls.can_shorten(self.session)
 
     @property
-    def n_graph_checks(self) -> int:
-        """The number of graphs built so far to find out what masks may skip; none is computed.
-        Tests read it."""
-        with self.lock:
-            return int(native.selfspec_n_graph_checks(self.session))
-
-    @property
     def n_moves(self) -> int:
         """The number of moves of K/V cells so far, which keep those of a sequence in order."""
         with self.lock:

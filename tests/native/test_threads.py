@@ -172,7 +172,7 @@ class Prey:
             lambda: seq.fork(3),
             lambda: seq.save_checkpoint(),
             lambda: seq.drop(),
-            lambda: (context.graph_bytes, context.n_graph_checks),
+            lambda: context.graph_bytes,
             lambda: context.mask_support,
             lambda: model.detokenize(model.tokenize("the thing")),
             lambda: (model.is_eog(7), model.start_token, model.draft_mask),

@@ -31,7 +31,7 @@ from ._upstream_programs import folder_argument, program
 from .tasks import Task, read_tasks
 
 THEIRS, PLAIN, DRAFTED = "llama-server", "pyselfspec, plain", "pyselfspec"
-N_CLIENTS = (1, 2, 4, 8)
+N_CLIENTS = (1, 2, 4, 8, 16)
 Runs = dict[str, dict[str, list[list[int]]]]  # by clients and ways: tokens and us of each round
 
 
@@ -61,25 +61,24 @@ def prompts_of(tasks: Sequence[Task], n: int) -> list[str]:
     ]
 
 
-def ask(client: httpx.Client, url: str, prompt: str, n_tokens: int) -> int:
+def ask(client: httpx.Client, url: str, prompt: str, settings: Mapping[str, float]) -> int:
     """Tokens of the answer."""
-    body = {
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": n_tokens,
-        "temperature": 0,
-    }
+    body = {"messages": [{"role": "user", "content": prompt}], "seed": 1, **settings}
     response = client.post(f"{url}/v1/chat/completions", json=body)
     if response.status_code != 200:
         raise click.ClickException(f"{url}: {response.text[:300]}")
     return int(response.json()["usage"]["completion_tokens"])
 
 
-def throughput(url: str, prompts: Sequence[str], n_clients: int, n_tokens: int) -> tuple[int, int]:
+def throughput(
+    url: str, prompts: Sequence[str], n_clients: int, n_tokens: int, temp: float = 0.0
+) -> tuple[int, int]:
     """Tokens of all answers, and the microseconds that they took."""
+    settings = {"max_tokens": n_tokens, "temperature": temp}
     client = httpx.Client(timeout=600, verify=False, trust_env=False)
     with client, ThreadPoolExecutor(n_clients) as pool:
         start = time.perf_counter_ns()
-        n = sum(pool.map(lambda prompt: ask(client, url, prompt, n_tokens), prompts))
+        n = sum(pool.map(lambda prompt: ask(client, url, prompt, settings), prompts))
         return n, (time.perf_counter_ns() - start) // 1000
 
 
@@ -91,6 +90,7 @@ def throughput(url: str, prompts: Sequence[str], n_clients: int, n_tokens: int) 
 @click.option("--rounds", type=click.IntRange(min=1), default=3)
 @click.option("--tokens", type=click.IntRange(min=2), default=96, help="At most, per answer.")
 @click.option("--answers", type=click.IntRange(min=1), default=2, help="Per client and round.")
+@click.option("--temp", type=click.FloatRange(min=0), default=0.0)
 def command(
     folder: Path,
     model: Path,
@@ -100,9 +100,10 @@ def command(
     rounds: int,
     tokens: int,
     answers: int,
+    temp: float,
 ) -> None:
-    """Throughput for 1, 2, 4 and 8 clients, beside llama-server."""
-    n_ctx, n_slots = 8192, max(N_CLIENTS)
+    """Throughput for 1, 2, 4, 8 and 16 clients, beside llama-server."""
+    n_ctx, n_slots = 16384, max(N_CLIENTS)
     ours = [str(model), "-t", str(threads), "-c", str(n_ctx), "--slots", str(n_slots)]
     common = ["-m", str(model), "-t", str(threads), "-c", str(n_ctx), "-np", str(n_slots)]
     theirs: list[str | Path] = [
@@ -127,10 +128,11 @@ def command(
             for n in N_CLIENTS:
                 chosen = [next(prompts) for _ in range(n * answers)]
                 for way in sorted(urls, reverse=bool(turn % 2)):
-                    runs[str(n)][way].append(list(throughput(urls[way], chosen, n, tokens)))
+                    runs[str(n)][way].append(list(throughput(urls[way], chosen, n, tokens, temp)))
     options = f" --tasks {file.name} --rounds {rounds} --tokens {tokens} --answers {answers}"
+    options += f" --temp {temp:g}"
     head = provenance("serving", model, threads, options, command="serving FOLDER")
-    keep(head | {"start_us": start_us, "runs": runs}, TABLES[0], out)
+    keep(head | {"temperature": temp, "start_us": start_us, "runs": runs}, TABLES[0], out)
 
 
 def speed(rounds: Sequence[Sequence[int]]) -> float:
@@ -150,6 +152,7 @@ def cells(record: Record) -> list[list[str]]:
             record["model"],
             record["machine"].split(",")[0],
             str(record["threads"]),
+            f"{record.get('temperature', 0):g}",
             clients,
             *(f"{speed(by_way[way]):.0f}" for way in (THEIRS, PLAIN, DRAFTED)),
             *(f"{ratio(by_way, way, THEIRS):.2f}" for way in (PLAIN, DRAFTED)),
@@ -166,6 +169,7 @@ TABLES = (
             "model",
             "processor",
             "threads",
+            "temperature",
             "clients",
             "llama-server, tokens/s",
             "plain, tokens/s",
@@ -174,7 +178,7 @@ TABLES = (
             "with drafts over it",
             "drafts over plain",
         ),
-        "<<" + ">" * 8,
+        "<<" + ">" * 9,
         cells,
     ),
 )

@@ -72,8 +72,7 @@ def ask(w: World) -> None:
     if context is None:
         return
     name = w.rng.choice(
-        "mask_support can_shorten n_moves graph_bytes has_spare n_branches n_graph_checks handle "
-        "session".split()
+        "mask_support can_shorten n_moves graph_bytes has_spare n_branches handle session".split()
     )
     w.make(f"Context.{name}", lambda: getattr(context, name))
     block, row = w.number(0, context.model.n_layer), w.number(-2, 12)
