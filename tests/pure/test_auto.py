@@ -136,7 +136,7 @@ def test_never_loses_on_a_device(where, alpha):
     compiles; and where drafts pay, it comes close to the best length."""
     true = ON_DEVICES[where]
     pairs = []
-    for seed in range(12):
+    for seed in range(24):
         device = Device(is_asynchronous=True, n_compiling=3.0)
         texts = [Text(alpha, np.random.default_rng(100 * i + seed)) for i in range(3)]
         made = converse(lambda memory: make(table(0.27), memory), texts, true, 384, device=device)
