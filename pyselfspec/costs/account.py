@@ -28,7 +28,7 @@ class Account:
     n_kept: float = inf
     _credit: float = LOSS_PASSES
     _gained: float = 1.0  # by recent steps that gained; as much as was lost, to begin with
-    _lost: float = 1.0  # by those that lost
+    _lost: float = 1.0  # by recent steps that lost
 
     def add(self, n_tokens: float, us: float, plain_us: float) -> None:
         """Add a step that took us for n_tokens tokens."""

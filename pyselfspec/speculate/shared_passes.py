@@ -46,7 +46,8 @@ class SharedPasses:
         self._account = Account(LOSS_SHARE, N_GAINED)
         self._plain: deque[float] = deque(maxlen=N_TIMES)  # between passes, for each text
         self._look_ups: deque[float] = deque(maxlen=N_TIMES)  # what each look-up adds to that
-        self._can_gain: dict[int, bool] = {}  # by texts; if all tokens are right
+        # by number of texts: whether draft tokens would pay if all were right
+        self._can_gain: dict[int, bool] = {}
         self.full_us = full
         self.n_rests = N_FIRST
 
@@ -115,7 +116,7 @@ class SharedPasses:
             sure = [(1.0,) * len(self.full_us), *[()] * (n_texts - 1)]
             self._can_gain[n_texts] = any(self.n_verified(n_texts, sure))
         n_rests = self._account.n_rests(n_texts * look_up_us, plain_us)
-        self.n_rests = max(n_rests, N_FIRST - len(self._plain), not self._can_gain[n_texts])
+        self.n_rests = max(n_rests, N_FIRST - len(self._plain), int(not self._can_gain[n_texts]))
 
 
 def _median(us: Sequence[float]) -> float:
