@@ -17,7 +17,8 @@ def table() -> str:
     rows = ["| fields | of requests for | what becomes of them |", "| --- | --- | --- |"]
     for rule in RULES:
         names = ", ".join(f"`{name}`" for name in rule.names)
-        where = " and ".join(filter(None, [", ".join(rule.where[:-1]), rule.where[-1]]))
+        *others, last = rule.where
+        where = f"{', '.join(others)} and {last}" if others else last
         what = rule.treatment.value
         if rule.treatment is Treatment.REFUSED:
             what += f", unless null or {rule.note}".replace("null or null", "null")

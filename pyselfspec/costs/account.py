@@ -7,8 +7,8 @@ from math import ceil, inf
 
 LOSS_SHARE = 0.02  # of the time of plain decoding that drafts may lose
 LOSS_PASSES = 1.5  # plain passes that they may lose beyond it: a text has to begin somehow
-LEAST = 1 / 4  # of that share, where drafts gain nothing: a text may begin to repeat itself
-KEPT = 0.98  # weight of earlier steps beside a new one
+RATE_MIN = 1 / 4  # of that share, where drafts gain nothing: a text may begin to repeat itself
+FORGET = 0.98  # weight of a step that gained or lost relative to the next one
 
 
 @dataclass(slots=True)
@@ -33,9 +33,9 @@ class Account:
     def add(self, n_tokens: float, us: float, plain_us: float) -> None:
         """Add a step that took us for n_tokens tokens."""
         gain = n_tokens - us / plain_us
-        if gain:
-            self._gained = KEPT * self._gained + max(gain, 0.0)
-            self._lost = KEPT * self._lost + max(-gain, 0.0)
+        if gain:  # a plain step makes nothing less recent
+            self._gained = FORGET * self._gained + max(gain, 0.0)
+            self._lost = FORGET * self._lost + max(-gain, 0.0)
         credit = self._credit + n_tokens * self._rate + gain
         self._credit = min(credit, LOSS_PASSES + self.n_kept)
 
@@ -50,4 +50,4 @@ class Account:
     @property
     def _rate(self) -> float:
         """Credit for each token."""
-        return self.share * min(1.0, max(LEAST, self._gained / self._lost))
+        return self.share * min(1.0, max(RATE_MIN, self._gained / self._lost))

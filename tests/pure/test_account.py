@@ -7,7 +7,7 @@ import pytest
 from drafts import draft_of
 from simulation import FEW_ROWS, table
 
-from pyselfspec.costs.account import LEAST, LOSS_PASSES, LOSS_SHARE, Account
+from pyselfspec.costs.account import LOSS_PASSES, LOSS_SHARE, RATE_MIN, Account
 from pyselfspec.costs.timed import TimedCosts
 from pyselfspec.speculate.controllers import Learned
 from pyselfspec.speculate.controllers.auto import make
@@ -27,7 +27,7 @@ def test_the_loss_is_at_most_the_credit_and_one_step():
         account.add(1, us, PLAIN_US)
         n, lost_us, worst_us = n + 1, lost_us + us - PLAIN_US, max(worst_us, us - PLAIN_US)
         assert lost_us <= LOSS_SHARE * n * PLAIN_US + LOSS_PASSES * PLAIN_US + worst_us
-    assert lost_us >= LEAST * LOSS_SHARE * n * PLAIN_US  # it was not idle either
+    assert lost_us >= RATE_MIN * LOSS_SHARE * n * PLAIN_US  # it was not idle either
 
 
 def test_credit_grows_as_fast_as_drafts_return_it():
@@ -41,7 +41,7 @@ def test_credit_grows_as_fast_as_drafts_return_it():
         return high - low
 
     least, half, most = n_rests(0), n_rests(PLAIN_US // 4), n_rests(PLAIN_US // 2)
-    assert least == pytest.approx(10 / (LEAST * LOSS_SHARE), abs=1)
+    assert least == pytest.approx(10 / (RATE_MIN * LOSS_SHARE), abs=1)
     assert half == pytest.approx(2 * 10 / LOSS_SHARE, rel=0.03)
     assert most == pytest.approx(10 / LOSS_SHARE, rel=0.03)
 

@@ -63,7 +63,7 @@ def prompts_of(tasks: Sequence[Task], n: int) -> list[str]:
 
 def ask(client: httpx.Client, url: str, prompt: str, settings: Mapping[str, float]) -> int:
     """Tokens of the answer."""
-    body = {"messages": [{"role": "user", "content": prompt}], "seed": 1, **settings}
+    body = {"messages": [{"role": "user", "content": prompt}], **settings}
     response = client.post(f"{url}/v1/chat/completions", json=body)
     if response.status_code != 200:
         raise click.ClickException(f"{url}: {response.text[:300]}")
@@ -71,10 +71,9 @@ def ask(client: httpx.Client, url: str, prompt: str, settings: Mapping[str, floa
 
 
 def throughput(
-    url: str, prompts: Sequence[str], n_clients: int, n_tokens: int, temp: float = 0.0
+    url: str, prompts: Sequence[str], n_clients: int, settings: Mapping[str, float]
 ) -> tuple[int, int]:
     """Tokens of all answers, and the microseconds that they took."""
-    settings = {"max_tokens": n_tokens, "temperature": temp}
     client = httpx.Client(timeout=600, verify=False, trust_env=False)
     with client, ThreadPoolExecutor(n_clients) as pool:
         start = time.perf_counter_ns()
@@ -104,6 +103,7 @@ def command(
 ) -> None:
     """Throughput for 1, 2, 4, 8 and 16 clients, beside llama-server."""
     n_ctx, n_slots = 16384, max(N_CLIENTS)
+    settings = {"max_tokens": tokens, "temperature": temp, "seed": 1}
     ours = [str(model), "-t", str(threads), "-c", str(n_ctx), "--slots", str(n_slots)]
     common = ["-m", str(model), "-t", str(threads), "-c", str(n_ctx), "-np", str(n_slots)]
     theirs: list[str | Path] = [
@@ -123,12 +123,12 @@ def command(
         drafted, start_us = stack.enter_context(our_server(ours))
         urls = {THEIRS: f"http://{HOST}:{client.port}", PLAIN: plain, DRAFTED: drafted}
         for url in urls.values():
-            throughput(url, ["Hello there, who are you?"], 1, 16)
+            throughput(url, ["Hello there, who are you?"], 1, settings | {"max_tokens": 16})
         for turn in range(rounds):
             for n in N_CLIENTS:
                 chosen = [next(prompts) for _ in range(n * answers)]
                 for way in sorted(urls, reverse=bool(turn % 2)):
-                    runs[str(n)][way].append(list(throughput(urls[way], chosen, n, tokens, temp)))
+                    runs[str(n)][way].append(list(throughput(urls[way], chosen, n, settings)))
     options = f" --tasks {file.name} --rounds {rounds} --tokens {tokens} --answers {answers}"
     options += f" --temp {temp:g}"
     head = provenance("serving", model, threads, options, command="serving FOLDER")
