@@ -145,7 +145,7 @@ def test_removing_rejected_tokens_is_part_of_what_drafts_cost(removal_us):
 
 @pytest.mark.parametrize("n_texts", [2, 8])
 def test_no_text_looks_up_what_could_not_pay_if_all_of_it_were_right(n_texts):
-    """Where a row costs as much as a text, no draft pays; where it costs nothing, drafts do."""
+    """No draft pays if a row costs as much as a text; drafts do if it costs nothing."""
     passes = SharedPasses(STEEP, N_MOST, 1)
     for _ in range(N_FIRST + 5):
         passes.settle([step(0, Draft())] * n_texts, 0.0, 0.0)
