@@ -16,7 +16,7 @@ from .context import Context
 from .context_options import N_CTX_UNIT, ContextOptions
 from .ffi import calls
 from .kv import KVSequence
-from .model import Model
+from .model import Model, open_beside
 from .opening import open_context
 from .passes import Head, Rows
 from .short_list import ShortList
@@ -43,9 +43,7 @@ class DraftHead(Closing):
         with ExitStack() as on_failure:
             model = target.model
             if path is not None:
-                model = on_failure.enter_context(
-                    Model(path, n_gpu_layers=None if model.n_gpu_layers else 0, load=model.load)
-                )
+                model = on_failure.enter_context(open_beside(model, path, target.n_cells))
             self._context = on_failure.enter_context(
                 open_context(model, _options(target, self.kind), target)
             )

@@ -360,3 +360,20 @@ class Model(Vocabulary):
             return LayerMask.from_json(text).require(self.n_layer)
         except MaskError as error:
             raise MaskError(f"{self.path}, key {MASK_KEY}: {error}") from None
+
+
+def open_beside(target: Model, path: Path, n_ctx: int) -> Model:
+    """Open a model that drafts for another one. If the target uses GPUs, as many of its layers are
+    there as fit into the memory that is left beside a context of n_ctx tokens. The others are on
+    the CPU.
+
+    Raises what Model does.
+    """
+    return Model(
+        path,
+        n_gpu_layers=offload.AUTO if target.n_gpu_layers and devices.gpus() else 0,
+        context_size=ContextSize(n_ctx),
+        split_mode=target.split_mode,
+        main_gpu=target.main_gpu,
+        load=target.load,
+    )

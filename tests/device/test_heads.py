@@ -16,9 +16,11 @@ from fixture_types import TinyPath
 from replayed import Recorded, both, opened, replayed, written
 
 from pyselfspec import GREEDY, Model, SamplingParams
+from pyselfspec.gguf import file as gguf_file
 from pyselfspec.runtime import offload
 from pyselfspec.runtime.ffi import devices
 from pyselfspec.speculate.drafters._second_model.reader import SecondModel
+from pyselfspec.speculate.drafters.head import Heads
 
 pytestmark = pytest.mark.device
 
@@ -70,23 +72,45 @@ def test_heads_that_draft_blocks(
         assert same_texts(model, f"head:{head}") > 0
 
 
-@pytest.mark.parametrize("n_fit", [0, 1, 3, 5])
-def test_a_second_model_takes_the_memory_that_is_left(
-    n_fit: int, tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
+def counting_pair(draft: str, tmp_path: Path, tiny_path: TinyPath) -> tuple[Path, Path]:
+    """Return the files of a model and of what drafts for it."""
+    if draft == "model":
+        path = tiny_path(late_scale=0.25, late_from=0)
+        return path, path
+    weights, of_assistant = tiny_assistant.counting_weights(gain=NEARLY)
+    path = tiny_assistant.write_model(tmp_path / "model.gguf", weights)
+    if draft == "assistant":
+        return path, tiny_assistant.write(tmp_path / "head.gguf", of_assistant)
+    (kind,) = (each for each in tiny_dflash.KINDS if each.name == draft)
+    return path, tiny_dflash.write(tmp_path / "head.gguf", tiny_dflash.counting_weights(kind), kind)
+
+
+@pytest.mark.parametrize(
+    ("draft", "n_fit"),
+    [(draft, n) for draft in ("assistant", "dspark") for n in (0, 1)]
+    + [("model", n) for n in (0, 1, 3, 5)],
+)
+def test_what_drafts_takes_the_memory_that_is_left(
+    draft: str, n_fit: int, tmp_path: Path, tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drafts on both sides: blocks that do not fit beside the model are on the CPU."""
-    path = tiny_path(late_scale=0.25, late_from=0)
+    """Blocks that do not fit beside the model are on the CPU, and read its states, its K and V, or
+    its head from the device."""
+    path, file = counting_pair(draft, tmp_path, tiny_path)
     with Model(path) as model:
-        free = offload.needed_bytes(model.file, n_fit, offload.ContextSize(256))
+        size = offload.ContextSize(256)
+        free = offload.needed_bytes(gguf_file.check(file), n_fit, size)
         monkeypatch.setattr(devices, "free_bytes", lambda *_: free)
         recorded = Recorded()
         with opened(model) as context:
-            made = written(
-                context, COUNTED, sampling=GREEDY, draft=f"model:{path}", controller=recorded
+            name = f"model:{file}" if draft == "model" else f"head:{file}"
+            made = written(context, COUNTED, sampling=GREEDY, draft=name, controller=recorded)
+            (second,) = (
+                each.context if isinstance(each, SecondModel) else each.head._context
+                for each in context.extension.values.values()
+                if isinstance(each, SecondModel | Heads)
             )
-            values = context.extension.values.values()
-            (second,) = (each for each in values if isinstance(each, SecondModel))
-            assert second.context.model.n_gpu_layers == n_fit
+            assert second.model.n_gpu_layers == n_fit
         with opened(model) as context:
             again = replayed(context, COUNTED, GREEDY, recorded.steps)
-    assert made.tokens == again and made.stats.n_accepted == made.stats.n_drafted > 0
+    n_least = made.stats.n_drafted if draft == "model" else 1  # that model drafts for itself
+    assert made.tokens == again and made.stats.n_accepted >= n_least > 0

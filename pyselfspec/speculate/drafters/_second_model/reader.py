@@ -18,10 +18,8 @@ from ....costs.table import CostTable
 from ....errors import ArgumentError, ContextFullError, UnsupportedError
 from ....runtime.context import Context
 from ....runtime.context_options import N_CTX_UNIT
-from ....runtime.ffi import devices
 from ....runtime.kv import KVSequence
-from ....runtime.model import Model
-from ....runtime.offload import AUTO, ContextSize
+from ....runtime.model import Model, open_beside
 from ....runtime.passes import Head, Outputs, Pass, Rows
 from ....runtime.sequence_table import n_common
 from ....util.closable import Closing
@@ -35,8 +33,7 @@ N_CATCH_UP = 8  # unread tokens that the first draft pass reads along; more take
 
 
 class SecondModel(Closing):
-    """A model in a context of its own, with the settings of the texts' context. Beside a model on
-    GPUs it keeps there as many layers as fit into the memory that is left, else none.
+    """A model in a context of its own, with the settings of the texts' context.
 
     n_ctx: most tokens of all texts together, in its own tokens; capped at its training length for
         each.
@@ -49,15 +46,7 @@ class SecondModel(Closing):
     def __init__(self, context: Context, path: Path, n_ctx: int) -> None:
         target = context.model
         with ExitStack() as stack:
-            model = Model(
-                path,
-                n_gpu_layers=AUTO if target.n_gpu_layers and devices.gpus() else 0,
-                context_size=ContextSize(n_ctx),
-                split_mode=target.split_mode,
-                main_gpu=target.main_gpu,
-                load=target.load,
-            )
-            stack.callback(model.close)
+            model = stack.enter_context(open_beside(target, path, n_ctx))
             n_trained = model.n_ctx_train or n_ctx
             self.context = model.context(
                 n_ctx=min(n_ctx, n_trained * context.n_seq_max),
