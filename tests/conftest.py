@@ -249,10 +249,10 @@ def token_ids() -> Callable[..., list[int]]:
 
     import numpy as np
 
-    from tools.models import tiny_gguf
+    from tools.models import tiny_vocab
 
     def ids(n: int, seed: int = 0) -> list[int]:
-        low, high = tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN
+        low, high = tiny_vocab.N_CONTROL, tiny_vocab.N_VOCAB_MIN
         return [int(t) for t in np.random.default_rng(seed).integers(low, high, n)]
 
     return ids

@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from pyselfspec.util.closable import Closing
 from pyselfspec.util.paths import DEMO
-from tools.models import hybrids, random_gguf, tiny_gguf
+from tools.models import hybrids, random_gguf, tiny_archs, tiny_gguf
 
 CPU_SECONDS = 60  # for one file
 SECONDS = 10 * CPU_SECONDS  # on a busy machine
@@ -98,7 +98,7 @@ def files_of(paths: list[Path]) -> list[Path]:
 
 
 def tiny_models(folder: Path) -> list[Path]:
-    archs = tiny_gguf.ARCHITECTURES
+    archs = tiny_archs.ARCHITECTURES
     made = [tiny_gguf.write(folder / f"tiny-{arch}.gguf", arch) for arch in archs]
     return made + [random_gguf.write_tiny(folder / f"{arch}.gguf", arch) for arch in hybrids.TINY]
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from pyselfspec.gguf.file import GgufFile
 from pyselfspec.runtime.memory import needed_bytes
 from tools.models.random_gguf import MODEL_TYPES, Recipe, Shape
-from tools.models.tiny_gguf import Tensor
+from tools.models.tiny_archs import Tensor
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faq.md"
 N_HEAD_KV = 8  # of each of these models

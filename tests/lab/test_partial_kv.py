@@ -18,13 +18,13 @@ from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.pass_requests import run
 from pyselfspec.speculate.resolve import resolve
 from pyselfspec.speculate.types import Draft
-from tools.models import tiny_gguf
+from tools.models import tiny_vocab
 
 PART = (2, 5)
 
 
 def tokens(n: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(10, tiny_gguf.N_VOCAB_MIN, n).tolist()
+    return np.random.default_rng(seed).integers(10, tiny_vocab.N_VOCAB_MIN, n).tolist()
 
 
 def drafts_of(context: Context, text: list[int], mask: LayerMask) -> Draft:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gguf import GGUFWriter, TokenType
 
-from tools.models import tiny_gguf
+from tools.models import tiny_gguf, tiny_vocab
 
 CHATML = """\
 {%- for message in messages -%}
@@ -123,9 +123,9 @@ def write(
     special = [*control, *user_defined]
 
     def add_vocab(writer: GGUFWriter, _vocab: str) -> None:
-        tiny_gguf.add_spm_vocab(writer)
+        tiny_vocab.add_spm_vocab(writer)
         [fields] = writer.kv_data
-        first = tiny_gguf.N_VOCAB_MIN - len(special)
+        first = tiny_vocab.N_VOCAB_MIN - len(special)
         fields["tokenizer.ggml.tokens"].value[first:] = special
         types = [TokenType.CONTROL] * len(control) + [TokenType.USER_DEFINED] * len(user_defined)
         fields["tokenizer.ggml.token_type"].value[first:] = [int(kind) for kind in types]

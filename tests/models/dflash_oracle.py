@@ -6,7 +6,7 @@ import numpy as np
 from head_oracle import Oracle, normed
 from tiny_dflash import BLOCKS, GROUP, MASK, N_HEAD, N_LAYER, WINDOW
 
-from tools.models.tiny_gguf import HEAD_DIM
+from tools.models.tiny_archs import HEAD_DIM
 
 
 def turned(x, positions):

@@ -18,7 +18,7 @@ from pyselfspec.speculate.controllers.fixed import Fixed
 from pyselfspec.speculate.drafters import head
 from pyselfspec.speculate.generation import Generation
 from pyselfspec.speculate.residual import Residual
-from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
+from tools.models.tiny_archs import HEAD_DIM, NORM_EPS
 
 GREEDY = SamplingParams(temperature=0)
 SEEDED = SamplingParams(temperature=0.8, seed=7)

@@ -23,7 +23,7 @@ from tiny_nextn import (
 )
 
 from pyselfspec import Model
-from tools.models.tiny_gguf import HEAD_DIM, NORM_EPS
+from tools.models.tiny_archs import HEAD_DIM, NORM_EPS
 
 
 def sigmoid(x):

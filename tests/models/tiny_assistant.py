@@ -14,15 +14,9 @@ import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
-from tools.models.tiny_gguf import (
-    N_CONTROL,
-    N_VOCAB_MIN,
-    NORM_EPS,
-    add_spm_vocab,
-    finish,
-    replacing,
-    tensor_rng,
-)
+from tools.models.tiny_archs import NORM_EPS
+from tools.models.tiny_gguf import finish, replacing, tensor_rng
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
 
 ARCH = "gemma4-assistant"
 N_EMBD, N_EMBD_HEAD, N_HEAD, N_FF = 64, 96, 2, 128

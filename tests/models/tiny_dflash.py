@@ -14,16 +14,9 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
-from tools.models.tiny_gguf import (
-    HEAD_DIM,
-    N_CONTROL,
-    N_VOCAB_MIN,
-    NORM_EPS,
-    add_spm_vocab,
-    finish,
-    replacing,
-    tensor_rng,
-)
+from tools.models.tiny_archs import HEAD_DIM, NORM_EPS
+from tools.models.tiny_gguf import finish, replacing, tensor_rng
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
 
 ARCH = "dflash"
 BLOCKS = (1, 3)  # of the model, whose entering states it reads

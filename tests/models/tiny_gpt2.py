@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
-from tools.models.tiny_gguf import N_VOCAB_MIN, add_spm_vocab
+from tools.models.tiny_vocab import N_VOCAB_MIN, add_spm_vocab
 
 N_EMBD, N_HEAD, N_FF, N_LAYER, N_POSITIONS = 64, 2, 128, 2, 320
 

@@ -18,16 +18,9 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from tools.models.tiny_gguf import (
-    HEAD_DIM,
-    N_CONTROL,
-    N_VOCAB_MIN,
-    NORM_EPS,
-    add_spm_vocab,
-    finish,
-    replacing,
-    tensor_rng,
-)
+from tools.models.tiny_archs import HEAD_DIM, NORM_EPS
+from tools.models.tiny_gguf import finish, replacing, tensor_rng
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
 
 ARCH = "eagle3"
 BLOCKS = (1, 2, 3)  # whose entering states it reads

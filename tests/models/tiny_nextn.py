@@ -16,16 +16,9 @@ import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
-from tools.models.tiny_gguf import (
-    HEAD_DIM,
-    N_CONTROL,
-    N_VOCAB_MIN,
-    NORM_EPS,
-    add_spm_vocab,
-    finish,
-    replacing,
-    tensor_rng,
-)
+from tools.models.tiny_archs import HEAD_DIM, NORM_EPS
+from tools.models.tiny_gguf import finish, replacing, tensor_rng
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
 
 N_LAYER, N_EMBD, N_HEAD, N_HEAD_KV, N_FF, N_EXPERT = 3, 64, 2, 1, 128, 2
 SUBLAYER_GAIN = 0.2  # so that the last token says most about the next one

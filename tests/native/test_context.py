@@ -16,7 +16,7 @@ from pyselfspec.errors import ArgumentError, ContextFullError, DecodeError
 from pyselfspec.runtime.ffi import load
 from pyselfspec.runtime.ffi.load import llama
 from pyselfspec.runtime.kv_types import CACHE_TYPES, FLOAT_CACHE_TYPES
-from tools.models import tiny_gguf
+from tools.models import tiny_archs, tiny_gguf
 
 
 def test_sizes(tiny: Any) -> None:
@@ -111,7 +111,7 @@ def test_outputs(tiny: Any, new_context: Any, token_ids: Any) -> None:
 
 
 @pytest.mark.sanitized
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 def test_the_best_token_without_logits(
     arch: str, tiny: Any, new_context: Any, token_ids: Any
 ) -> None:
@@ -276,7 +276,7 @@ def test_strided_and_converted_states(tiny: Any, new_context: Any) -> None:
     np.testing.assert_array_equal(got, want.logits)
 
 
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 def test_what_can_enter_does_enter(arch: str, tiny: Any, new_context: Any, token_ids: Any) -> None:
     """States copied out at a block and put in again, token by token and as one batch."""
     context, ordinary, tokens = new_context(tiny(arch)), new_context(tiny(arch)), token_ids(6)

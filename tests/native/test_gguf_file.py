@@ -19,7 +19,7 @@ from pyselfspec import Model
 from pyselfspec.errors import ModelFileError
 from pyselfspec.gguf import file as gguf_file
 from pyselfspec.gguf.file import check, sublayer
-from tools.models import tiny_gguf
+from tools.models import tiny_archs, tiny_gguf
 
 TOKENS = "tokenizer.ggml.tokens"
 QUERY = "blk.1.attn_q.weight"
@@ -29,7 +29,7 @@ NORM = "blk.1.attn_norm.weight"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    archs = tiny_gguf.ARCHITECTURES
+    archs = tiny_archs.ARCHITECTURES
     return {arch: tiny_gguf.write(folder / f"{arch}.gguf", arch) for arch in archs}
 
 
@@ -466,7 +466,7 @@ def test_split_file_faults(models: dict[str, Path], tmp_path: Path) -> None:
 # --- sizes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 def test_sizes_agree_with_gguf_py(models: dict[str, Path], arch: str) -> None:
     model, reader = check(models[arch]), GGUFReader(models[arch])
     assert (model.n_layer, model.n_embd, model.n_head) == (4, 64, 2)

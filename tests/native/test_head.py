@@ -43,7 +43,7 @@ from pyselfspec.speculate.drafters import head, ngram
 from pyselfspec.speculate.drafters._combined import CombinedDrafter
 from pyselfspec.testing.conformance import DrafterConformance
 from pyselfspec.testing.fake_context import state
-from tools.models import tiny_gguf
+from tools.models import tiny_gguf, tiny_vocab
 
 # A model whose next token depends mostly on the last one: there is something to be right about.
 MODEL = {"late_scale": 0.25, "late_from": 0}
@@ -579,7 +579,7 @@ def test_a_head_for_another_model_is_refused(context, tmp_path, case):
 
 
 def test_another_token_of_the_vocabulary_is_named(context, tmp_path, monkeypatch):
-    add = tiny_gguf.spm_vocab
+    add = tiny_vocab.spm_vocab
 
     def other(n_vocab):
         texts, scores, types = add(n_vocab)

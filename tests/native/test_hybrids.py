@@ -19,7 +19,7 @@ from pyselfspec.errors import ModelFileError
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tools.models import hybrids, random_gguf
-from tools.models.tiny_gguf import N_CONTROL, N_VOCAB_MIN
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN
 
 ARCHS = pytest.mark.parametrize("arch", hybrids.TINY)
 

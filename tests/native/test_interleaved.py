@@ -21,7 +21,7 @@ from pyselfspec import Context, LayerMask, Model
 from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.ffi.load import llama, native
-from tools.models import random_gguf, tiny_gguf
+from tools.models import random_gguf, tiny_archs, tiny_vocab
 
 Logits = NDArray[np.float32]
 N_CTX = 512
@@ -29,7 +29,7 @@ WINDOWED = "gemma3"
 
 
 def ids(n: int, rng: np.random.Generator) -> list[int]:
-    return [int(t) for t in rng.integers(tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN, n)]
+    return [int(t) for t in rng.integers(tiny_vocab.N_CONTROL, tiny_vocab.N_VOCAB_MIN, n)]
 
 
 @dataclass
@@ -197,7 +197,7 @@ def test_types_of_wide_rows(type_name: str, tmp_path: Path, new_context: NewCont
 
 
 @pytest.mark.sanitized
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 def test_drafts_of_two_texts_are_completed_in_one_pass(
     arch: str, tiny: TinyModel, new_context: NewContext
 ) -> None:

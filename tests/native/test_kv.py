@@ -18,9 +18,9 @@ from pyselfspec.speculate.drafters.layer_skip.shared_blocks import SharedBlocks
 from pyselfspec.speculate.limits import DraftLimit
 from pyselfspec.speculate.pass_requests import PassRequest, Work
 from pyselfspec.speculate.types import Draft
-from tools.models import tiny_gguf
+from tools.models import tiny_archs
 
-EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+EACH_ARCH = pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 
 
 @EACH_ARCH
@@ -111,7 +111,7 @@ def test_fork_of_an_empty_sequence_is_empty(tiny: Any, new_context: Any) -> None
 def test_rollback(arch: str, tiny: Any, new_context: Any, token_ids: Any) -> None:
     """Across the sliding window too, where the architecture has one."""
     n_keep = 20
-    tokens = token_ids(n_keep + 2 * tiny_gguf.SLIDING_WINDOW)
+    tokens = token_ids(n_keep + 2 * tiny_archs.SLIDING_WINDOW)
     context, fresh = new_context(tiny(arch), n_batch=128), new_context(tiny(arch), n_batch=128)
     context.decode(tokens[:n_keep])
     context.decode(tokens[n_keep:])
@@ -207,7 +207,7 @@ def test_rollback_into_a_lost_window_is_refused(
     feed(context, token_ids(160), 0)
     lose(context)
     seq = context.sequence()
-    least = N_LOST + tiny_gguf.SLIDING_WINDOW - 1  # the first position that sees only what is left
+    least = N_LOST + tiny_archs.SLIDING_WINDOW - 1  # the first position that sees only what is left
     assert [seq.can_keep(n) for n in (least - 1, least, 160, 1000)] == [0, least, 160, 160]
     with pytest.raises(UnsupportedError, match=f"position {least - 1} sees .* decode its tokens"):
         seq.rollback(least - 1)

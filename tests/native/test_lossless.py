@@ -49,7 +49,7 @@ from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate.drafters import layer_skip, ngram
 from tools import replay
-from tools.models import tiny_gguf
+from tools.models import tiny_archs
 from tools.replay import AsDrafted, Replay
 
 N_LAYER = 4
@@ -91,9 +91,10 @@ SAMPLINGS = {
 # each architecture with one way to sample, and each way to sample on one architecture
 each_architecture_and_sampling = crossed(
     "arch sampling",
-    tiny_gguf.ARCHITECTURES,
+    tiny_archs.ARCHITECTURES,
     SAMPLINGS,
-    always=in_turn(tiny_gguf.ARCHITECTURES, SAMPLINGS) | {*itertools.product(["llama"], SAMPLINGS)},
+    always=in_turn(tiny_archs.ARCHITECTURES, SAMPLINGS)
+    | {*itertools.product(["llama"], SAMPLINGS)},
 )
 
 
@@ -194,7 +195,7 @@ def test_same_tokens_with_copies_and_drafts_behind_them(
     """Each in a context of its own, so that nothing but the prompt is common to both. Blocks are
     shared for every second architecture and way to sample."""
     model, prompt = exact(arch), token_ids(9) * 3
-    share = (tiny_gguf.ARCHITECTURES.index(arch) + [*SAMPLINGS].index(sampling)) % 2 == 0
+    share = (tiny_archs.ARCHITECTURES.index(arch) + [*SAMPLINGS].index(sampling)) % 2 == 0
     want = plain(new_context(model), prompt, sampling=SAMPLINGS[sampling])
     for mask in (GOOD, BAD):
         for n_copies in (1, 3, 7):
@@ -409,13 +410,13 @@ WAYS = (
 
 @crossed(
     "arch qtype sampling share",
-    tiny_gguf.ARCHITECTURES,
+    tiny_archs.ARCHITECTURES,
     QTYPES,
     ("greedy", "penalties-grammar"),
     (True, False),
     always={
         (*model, *way)
-        for model, way in in_turn(itertools.product(tiny_gguf.ARCHITECTURES, QTYPES), WAYS)
+        for model, way in in_turn(itertools.product(tiny_archs.ARCHITECTURES, QTYPES), WAYS)
     },
 )
 def test_drafting_cannot_reach_the_text(

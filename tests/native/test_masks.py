@@ -38,7 +38,7 @@ from pyselfspec.errors import (
 from pyselfspec.runtime.ffi import calls
 from pyselfspec.runtime.ffi.load import llama, native
 from pyselfspec.util.build import LIB_DIR
-from tools.models import random_gguf, tiny_gguf
+from tools.models import random_gguf, tiny_archs
 
 N_LAYER = 4
 ALL = range(N_LAYER)
@@ -63,7 +63,7 @@ SKIPS = {
     "all-but-last-attn": ([0, 1, 2], ALL),
     "nothing": ([], []),
 }
-EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+EACH_ARCH = pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 
 
 def logits_of(context: Context, tokens: Sequence[int], mask: LayerMask | None = None) -> Logits:
@@ -112,11 +112,11 @@ IN_DEPTH = ("llama", "gemma2", "qwen2moe")
 
 @crossed(
     "arch skips",
-    tiny_gguf.ARCHITECTURES,
+    tiny_archs.ARCHITECTURES,
     SKIPS,
     always={
         (arch, skips)
-        for arch in tiny_gguf.ARCHITECTURES
+        for arch in tiny_archs.ARCHITECTURES
         for skips in (SKIPS if arch in IN_DEPTH else FEW)
     },
 )
@@ -203,7 +203,7 @@ def test_plain_decode_equals_unpatched_llama_cpp(
     tiny: Any, tokens: list[int], run_python: Any, tmp_path: Any
 ) -> None:
     """But for the kernels: they round otherwise, alike at every width (test_widths.py)."""
-    models = [tiny(arch) for arch in tiny_gguf.ARCHITECTURES]
+    models = [tiny(arch) for arch in tiny_archs.ARCHITECTURES]
     job = json.dumps([N_PROMPT, tokens, [str(model.path) for model in models]])
     logits = []
     for libraries in (os.environ["PYSELFSPEC_STOCK_LIB"], str(LIB_DIR)):
@@ -245,9 +245,9 @@ def test_other_types_and_attention_kernels(
 # those that concern the last block on each architecture, all of them on one
 @crossed(
     "arch skips",
-    tiny_gguf.ARCHITECTURES,
+    tiny_archs.ARCHITECTURES,
     SKIPS,
-    always=in_turn(tiny_gguf.ARCHITECTURES, ("attn-last", "ffn-last", "block-last"))
+    always=in_turn(tiny_archs.ARCHITECTURES, ("attn-last", "ffn-last", "block-last"))
     | {*itertools.product(["llama"], SKIPS)},
 )
 def test_last_output_only(

@@ -10,7 +10,7 @@ from fixture_types import TinyModel
 from numpy.typing import NDArray
 
 from pyselfspec import Model
-from tools.models import tiny_gguf
+from tools.models import tiny_archs
 
 WIDTHS = (1, 4, 8, 40)  # up to four rows of these models are few enough for one thread
 N_THREADS, N_ROUNDS = 4, 10
@@ -26,7 +26,7 @@ def logits(model: Model, n_threads: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("qtype", ["F16", "Q4_0"])
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 def test_bits_do_not_depend_on_the_number_of_threads(
     arch: str, qtype: str, tiny: TinyModel
 ) -> None:

@@ -23,7 +23,7 @@ from pyselfspec.runtime.kv_types import CACHE_TYPES
 from pyselfspec.runtime.memory import needed_bytes
 from pyselfspec.util import memory
 from pyselfspec.util.sizes import size_text
-from tools.models import tiny_gguf
+from tools.models import tiny_archs
 
 N_CTX = 2048
 KIB = 2**10
@@ -43,7 +43,7 @@ def allocated(model: Model, new_context: NewContext, capfd: Any, **options: Any)
     return sum(float(size) * MIB for size, _ in CACHE.findall(capfd.readouterr().err))
 
 
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 def test_kv_of_a_token_is_what_llama_cpp_allocates(
     arch: str, tiny_path: TinyPath, new_context: NewContext, capfd: Any
 ) -> None:

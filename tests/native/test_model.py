@@ -19,7 +19,7 @@ from pyselfspec.runtime.context_options import ContextOptions
 from pyselfspec.runtime.ffi import model_calls
 from pyselfspec.runtime.model import MASK_KEY
 from pyselfspec.util import paths
-from tools.models import tiny_gguf
+from tools.models import tiny_gguf, tiny_vocab
 
 tokenize_whole = model_calls.tokenize
 
@@ -97,7 +97,7 @@ def test_special_tokens(tiny: Any) -> None:
     assert model.piece(3 + 0xE4) == b"\xe4"  # a byte token
 
 
-@pytest.mark.parametrize("token", [-1, tiny_gguf.N_VOCAB_MIN, 2**31])
+@pytest.mark.parametrize("token", [-1, tiny_vocab.N_VOCAB_MIN, 2**31])
 def test_token_outside_the_vocabulary(token: int, error_of: Any) -> None:
     error = error_of(f"model.piece({token})")
     assert error.startswith("ArgumentError: token id")

@@ -14,12 +14,12 @@ from pyselfspec.selection.chunks import cut
 from pyselfspec.selection.cost_cap import CostCap
 from pyselfspec.selection.objectives import Setting, agreement, perplexity
 from pyselfspec.selection.scorer import Scorer
-from tools.models import tiny_gguf
+from tools.models import tiny_archs
 
 N_LAYER = 4
 N_CTX = 48
 FULL = LayerMask.full(N_LAYER)
-EACH_ARCH = pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+EACH_ARCH = pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 
 
 def Match(context, chunks, **more):

@@ -13,7 +13,7 @@ import pytest
 from fixture_types import NewContext
 
 from pyselfspec import GREEDY, Completion, Context, Fixed, LayerMask, Model, SamplingParams
-from tools.models import random_gguf, tiny_gguf
+from tools.models import random_gguf, tiny_vocab
 
 TYPES = ("Q4_0", "Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16")
 N_TEXTS = 10
@@ -52,7 +52,7 @@ def test_texts(type_name: str, tmp_path: Path, new_context: NewContext) -> None:
         context = new_context(model, n_ctx=512)
         for seed in range(N_TEXTS):
             n = int(rng.integers(1, 40))
-            prompt = rng.integers(tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN, n).tolist()
+            prompt = rng.integers(tiny_vocab.N_CONTROL, tiny_vocab.N_VOCAB_MIN, n).tolist()
             sampling = GREEDY if seed % 2 else SamplingParams(temperature=0.8, seed=seed)
             plain = text(context, prompt, sampling, None)
             drafted = text(context, prompt, sampling, "layer-skip")

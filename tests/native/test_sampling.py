@@ -21,9 +21,9 @@ from pyselfspec.runtime.ffi import sampler_calls
 from pyselfspec.runtime.ffi.load import llama
 from pyselfspec.runtime.logprobs import logprobs_of
 from pyselfspec.runtime.sampling import FLOAT_MAX, SEED_MAX
-from tools.models import tiny_gguf
+from tools.models import tiny_vocab
 
-N_VOCAB = tiny_gguf.N_VOCAB_MIN
+N_VOCAB = tiny_vocab.N_VOCAB_MIN
 NAN, INF = float("nan"), float("inf")
 
 

@@ -17,7 +17,7 @@ from pyselfspec.convert.relayer import UNIFORM, WINDOW_PERIOD, relayer
 from pyselfspec.convert.stream import read_model
 from pyselfspec.errors import ArgumentError, MaskError, ModelFileError, UnsupportedError
 from pyselfspec.runtime.model import MASK_KEY
-from tools.models import tiny_gguf
+from tools.models import tiny_archs
 
 N_LAYER = 4
 TOKENS = [int(t) for t in np.random.default_rng(0).integers(3, 300, 60)]
@@ -59,7 +59,7 @@ def edited(path: Path, out: Path, **values: object) -> Path:
 # --- which blocks run ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 @pytest.mark.parametrize("dropped", [[0], [1, 3], [1, 2, 3]])
 def test_dropping_equals_skipping(
     tiny_path: TinyPath, tmp_path: Path, arch: str, dropped: list[int]
@@ -111,7 +111,7 @@ def test_repeating_and_reordering_equal_two_passes(
         assert np.array_equal(context.decode(tokens).logits, want)
 
 
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 @pytest.mark.parametrize("qtype", ["F32", "Q8_0"])
 def test_zeroing_equals_skipping(
     tiny_path: TinyPath, tmp_path: Path, arch: str, qtype: str

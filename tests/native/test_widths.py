@@ -31,7 +31,7 @@ from pyselfspec.gguf.header import tensor_types
 from pyselfspec.runtime.ffi import model_calls
 from pyselfspec.runtime.width_check import exact_types, same_at_widths
 from pyselfspec.util import build
-from tools.models import random_gguf, tiny_gguf
+from tools.models import random_gguf, tiny_archs, tiny_gguf, tiny_vocab
 
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 31, 32)
 N_TOKENS = 32
@@ -61,7 +61,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
 
 
 def ids(n: int, seed: int) -> list[int]:
-    low, high = tiny_gguf.N_CONTROL, tiny_gguf.N_VOCAB_MIN
+    low, high = tiny_vocab.N_CONTROL, tiny_vocab.N_VOCAB_MIN
     return [int(t) for t in np.random.default_rng(seed).integers(low, high, n)]
 
 
@@ -174,12 +174,12 @@ QTYPES = ("F32", "F16", "Q8_0", "Q4_0")
 # types in turn: all of them are in test_every_type_of_the_pin
 @crossed(
     "arch qtype flash_attn",
-    tiny_gguf.ARCHITECTURES,
+    tiny_archs.ARCHITECTURES,
     QTYPES,
     (False, True),
     always={
         (arch, QTYPES[(i + 2 * flash_attn) % 4], flash_attn)
-        for i, arch in enumerate(tiny_gguf.ARCHITECTURES)
+        for i, arch in enumerate(tiny_archs.ARCHITECTURES)
         for flash_attn in (False, True)
     },
 )
@@ -221,10 +221,10 @@ class OfOneType(random_gguf.Recipe):
 
     matrix_type: GGMLQuantizationType
 
-    def tensor_type(self, tensor: tiny_gguf.Tensor) -> GGMLQuantizationType:
+    def tensor_type(self, tensor: tiny_archs.Tensor) -> GGMLQuantizationType:
         return GGMLQuantizationType.F32 if tensor.keep_f32 else self.matrix_type
 
-    def data(self, tensor: tiny_gguf.Tensor) -> NDArray[Any]:
+    def data(self, tensor: tiny_archs.Tensor) -> NDArray[Any]:
         if tensor.keep_f32:
             return super().data(tensor)
         rng = tiny_gguf.tensor_rng(self.seed, tensor.name)

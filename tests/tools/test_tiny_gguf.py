@@ -14,7 +14,7 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from pyselfspec.gguf.file import check
-from tools.models import random_gguf, tiny_gguf
+from tools.models import random_gguf, tiny_archs, tiny_gguf, tiny_vocab
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -25,7 +25,7 @@ def is_output(name: str, block: int, sublayer: str) -> bool:
     return name.startswith(f"blk.{block}.{sublayer}")
 
 
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 @pytest.mark.parametrize("qtype", ["F32", "Q8_0", "Q4_0"])
 def test_zeroing_changes_the_sublayer_outputs_only(tmp_path: Path, arch: str, qtype: str) -> None:
     plain = contents(tiny_gguf.write(tmp_path / "p.gguf", arch, qtype=qtype))
@@ -47,14 +47,14 @@ def test_zeroing_changes_the_sublayer_outputs_only(tmp_path: Path, arch: str, qt
     assert len(biases) == (3 if arch == "gptneox" else 0)
 
 
-@pytest.mark.parametrize("arch", tiny_gguf.ARCHITECTURES)
+@pytest.mark.parametrize("arch", tiny_archs.ARCHITECTURES)
 def test_dropping_renumbers_and_changes_nothing_else(tmp_path: Path, arch: str) -> None:
     plain = contents(tiny_gguf.write(tmp_path / "p.gguf", arch, n_layer=5))
     path = tiny_gguf.write(tmp_path / "d.gguf", arch, n_layer=5, drop_blocks=[0, 3])
     kept = {1: 0, 2: 1, 4: 2}
     expected = {}
     for name, data in plain.items():
-        block = tiny_gguf.block_of(name)
+        block = tiny_archs.block_of(name)
         if block is None:
             expected[name] = data
         elif block in kept:
@@ -76,7 +76,7 @@ def test_late_scale_shrinks_late_outputs_only(tmp_path: Path, arch: str) -> None
     late = GGUFReader(tiny_gguf.write(tmp_path / "l.gguf", arch, late_scale=0.25))
     n_scaled = 0
     for before, after in zip(plain.tensors, late.tensors, strict=True):
-        block = tiny_gguf.block_of(before.name)
+        block = tiny_archs.block_of(before.name)
         outputs = (".post_",) if arch == "gemma2" else (".attn_output.", ".ffn_down")
         scaled = block is not None and block >= 2 and any(o in before.name for o in outputs)
         assert np.array_equal(after.data, before.data * (0.25 if scaled else 1.0))
@@ -88,8 +88,8 @@ def test_late_scale_shrinks_late_outputs_only(tmp_path: Path, arch: str) -> None
 
 
 def test_vocabulary_has_every_byte_and_no_token_twice() -> None:
-    for n_vocab in (tiny_gguf.N_VOCAB_MIN, 32000):
-        texts, scores, types = tiny_gguf.spm_vocab(n_vocab)
+    for n_vocab in (tiny_vocab.N_VOCAB_MIN, 32000):
+        texts, scores, types = tiny_vocab.spm_vocab(n_vocab)
         assert len(texts) == len(scores) == len(types) == len(set(texts)) == n_vocab
         assert {f"<0x{byte:02X}>" for byte in range(256)} <= set(texts)
         assert types.count(6) == 256  # byte tokens
@@ -97,7 +97,7 @@ def test_vocabulary_has_every_byte_and_no_token_twice() -> None:
 
 def test_every_pair_can_be_merged_from_shorter_tokens() -> None:
     """SentencePiece only joins two tokens at a time: longer ones need their parts."""
-    texts = set(tiny_gguf.spm_vocab()[0][259:])
+    texts = set(tiny_vocab.spm_vocab()[0][259:])
     for text in texts:
         cuts = [(text[:i], text[i:]) for i in range(1, len(text))]
         assert len(text) == 1 or any(a in texts and b in texts for a, b in cuts), text
@@ -132,7 +132,7 @@ def test_random_model_has_sane_weights(tmp_path: Path, type_name: str) -> None:
     for tensor in GGUFReader(out).tensors:
         if "norm" in tensor.name:
             continue
-        weights = dequantize(tensor.data, tensor.tensor_type)[tiny_gguf.N_CONTROL :]
+        weights = dequantize(tensor.data, tensor.tensor_type)[tiny_vocab.N_CONTROL :]
         n_in = int(tensor.shape[0])
         spread = float(weights.std()) * (1 if tensor.name.startswith("token") else n_in**0.5)
         gain = tiny_gguf.SUBLAYER_GAIN if "output.w" in tensor.name[4:] else 1.0

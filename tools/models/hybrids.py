@@ -21,7 +21,8 @@ import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
-from tools.models.tiny_gguf import N_CONTROL, N_VOCAB_MIN, NORM_EPS, Tensor
+from tools.models.tiny_archs import NORM_EPS, Tensor
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN
 
 Floats = NDArray[np.float32]
 

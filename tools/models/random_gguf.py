@@ -32,17 +32,9 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from tools.models.hybrids import N_VOCAB, PUBLISHED, TINY, Layout, previous_ids
-from tools.models.tiny_gguf import (
-    CONTROL_TOKEN_GAIN,
-    N_CONTROL,
-    N_VOCAB_MIN,
-    SUBLAYER_GAIN,
-    Tensor,
-    add_spm_vocab,
-    block_of,
-    replacing,
-    tensor_rng,
-)
+from tools.models.tiny_archs import Tensor, block_of
+from tools.models.tiny_gguf import CONTROL_TOKEN_GAIN, SUBLAYER_GAIN, replacing, tensor_rng
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
 
 Bytes = NDArray[np.uint8]
 Type = GGMLQuantizationType

@@ -8,26 +8,43 @@ makes it an exact oracle for layer-skip masks. This module knows nothing about r
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
+import sys
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-HEAD_DIM = 32  # the block size of Q8_0 and Q4_0, so quantized K/V caches work too
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tools.models.tiny_archs import (
+    ARCHITECTURES,
+    ARCHS,
+    HEAD_DIM,
+    N_EXPERT,
+    NORM_EPS,
+    SLIDING_WINDOW,
+    Arch,
+    Tensor,
+    block_of,
+    expert_width,
+    ff_width,
+    model_tensors,
+    n_head,
+    n_head_kv,
+)
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, VOCABULARIES, add_vocab, reversed_ids
+
 ROTARY_DIM_PARTIAL = 16
-SLIDING_WINDOW = 32  # tokens; short, so that tests cross it
-N_EXPERT, N_EXPERT_USED = 4, 2
-NORM_EPS = 1e-5
+N_EXPERT_USED = 2
 SUBLAYER_GAIN = 0.7  # of attention and feed-forward outputs against a residual stream of O(1)
 LOGIT_GAIN = 2.0
 CONTROL_TOKEN_GAIN = 0.01
@@ -38,58 +55,6 @@ FILE_TYPES = {
     "Q8_0": LlamaFileType.MOSTLY_Q8_0,
     "Q4_0": LlamaFileType.MOSTLY_Q4_0,
 }
-VOCABULARIES = ("spm", "reversed", "none")
-
-
-@dataclass(frozen=True)
-class Arch:
-    """The tensors of one architecture."""
-
-    kv_share: int = 2  # query heads per K/V head; 0: one K/V head for all
-    fused_qkv: bool = False
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    layer_norm: bool = False  # LayerNorm with bias; otherwise RMS norm
-    ffn: str = "gated"  # gated | fused (gate and up in one) | plain (no gate) | experts
-    ffn_norm: bool = True  # False: attention and feed-forward share one norm
-    out_bias: bool = False  # biases on attn_output, ffn_up and ffn_down
-    post_norm: bool = False
-    shared_expert: bool = False
-    tied: bool = False  # the head is the token embedding
-    partial_rotary: bool = False
-    window_period: int = 0  # every n-th block attends to everything, the others to a window
-    rope_sections: tuple[int, ...] = ()  # pairs of values by dimension of RoPE, with M-RoPE
-    n_deepstack: int = 0  # blocks that add a part of a picture's row each
-
-
-ARCHS = {
-    "llama": Arch(),
-    "qwen2": Arch(qkv_bias=True),
-    "qwen3": Arch(qk_norm=True),
-    "gemma2": Arch(post_norm=True, tied=True, window_period=2),
-    "gemma3": Arch(qk_norm=True, post_norm=True, tied=True, window_period=3),
-    "phi3": Arch(fused_qkv=True, ffn="fused"),
-    "gptneox": Arch(
-        kv_share=1, fused_qkv=True, qkv_bias=True, layer_norm=True, ffn="plain", out_bias=True,
-        partial_rotary=True,
-    ),
-    "falcon": Arch(kv_share=0, fused_qkv=True, layer_norm=True, ffn="plain", ffn_norm=False),
-    "qwen3moe": Arch(qk_norm=True, ffn="experts"),
-    "qwen2moe": Arch(qkv_bias=True, ffn="experts", shared_expert=True),
-    "qwen2vl": Arch(qkv_bias=True, rope_sections=(4, 6, 6, 0)),
-    "qwen3vl": Arch(qk_norm=True, rope_sections=(6, 5, 5, 0), n_deepstack=2),
-}  # fmt: skip
-# qwen3vl differs from qwen2vl in pictures only
-ARCHITECTURES: tuple[str, ...] = tuple(name for name in ARCHS if name != "qwen3vl")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor to be written: GGUF name and numpy shape (outputs first, inputs last)."""
-
-    name: str
-    shape: tuple[int, ...]
-    keep_f32: bool = False  # small or sensitive: never quantized
 
 
 @dataclass(frozen=True)
@@ -102,171 +67,12 @@ class Edits:
     late_from: int
 
 
-# --- vocabulary ------------------------------------------------------------------------------
-
-_PAIRS = (
-    "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng "
-    "▁t ▁a ▁s ▁o the and ing ▁th ▁an ▁the ▁and"
-).split()
-_LETTERS = "▁etaoinshrdlucmfwypvbgk"
-_CONTROL = ("<unk>", "<s>", "</s>")
-N_CONTROL = len(_CONTROL)
-N_VOCAB_MIN = N_CONTROL + 256 + len(_PAIRS) + len(_LETTERS)
-
-
-def spm_vocab(n_vocab: int = N_VOCAB_MIN) -> tuple[list[str], list[float], list[int]]:
-    """Texts, scores and token types of a SentencePiece-type vocabulary of n_vocab tokens.
-
-    Any UTF-8 text tokenizes: what is no letter or pair falls back to byte tokens. Beyond the
-    fixed part the list is padded with made-up words, which only sampling can produce.
-    Raises ValueError when n_vocab is smaller than the fixed part.
-    """
-    if n_vocab < N_VOCAB_MIN:
-        raise ValueError(f"vocabulary of {n_vocab} tokens: at least {N_VOCAB_MIN} are needed")
-    by_length = sorted(_PAIRS, key=len, reverse=True)  # longer merges first
-    normal = [*by_length, *_LETTERS]
-    padding = list(itertools.islice(_made_up_words(), n_vocab - N_VOCAB_MIN))
-    texts = [*_CONTROL, *(f"<0x{byte:02X}>" for byte in range(256)), *normal, *padding]
-    n_normal = len(normal) + len(padding)
-    scores = [0.0] * (N_CONTROL + 256) + [-float(rank) for rank in range(1, n_normal + 1)]
-    types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL]
-    types += [TokenType.BYTE] * 256 + [TokenType.NORMAL] * n_normal
-    return texts, scores, [int(t) for t in types]
-
-
-def _made_up_words() -> Iterator[str]:
-    syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
-    for n in itertools.count(2):
-        for word in itertools.product(syllables, repeat=n):
-            yield "▁" + "".join(word)
-
-
-def reversed_ids(n_vocab: int = N_VOCAB_MIN) -> list[int]:
-    """Return the tokens in another order, by ids of the first: words and letters backwards."""
-    n_fixed = N_CONTROL + 256
-    return [*range(n_fixed), *reversed(range(n_fixed, n_vocab))]
-
-
-def add_spm_vocab(
-    writer: GGUFWriter, n_vocab: int = N_VOCAB_MIN, ids: Sequence[int] | None = None
-) -> None:
-    """ids: the tokens in another order."""
-    texts, scores, types = spm_vocab(n_vocab)
-    order = range(n_vocab) if ids is None else ids
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([texts[i] for i in order])
-    writer.add_token_scores([scores[i] for i in order])
-    writer.add_token_types([types[i] for i in order])
-    writer.add_unk_token_id(0)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(True)
-
-
-# --- tensors ---------------------------------------------------------------------------------
-
-
-def model_tensors(arch: Arch, n_layer: int, n_embd: int, n_vocab: int) -> list[Tensor]:
-    """All tensors of a model, blocks 0..n_layer-1, in file order."""
-    tensors = [Tensor("token_embd.weight", (n_vocab, n_embd))]
-    for block in range(n_layer):
-        tensors += [
-            Tensor(f"blk.{block}.{t.name}", t.shape, t.keep_f32)
-            for t in (*_attention(arch, n_embd), *_feed_forward(arch, n_embd))
-        ]
-    tensors += _norm(arch, "output_norm", n_embd)
-    if not arch.tied:
-        tensors.append(Tensor("output.weight", (n_vocab, n_embd)))
-    return tensors
-
-
-def _vector(name: str, n: int) -> Tensor:
-    return Tensor(name, (n,), keep_f32=True)
-
-
-def _norm(arch: Arch, name: str, n: int) -> list[Tensor]:
-    norm = [_vector(f"{name}.weight", n)]
-    return [*norm, _vector(f"{name}.bias", n)] if arch.layer_norm else norm
-
-
-def _linear(name: str, n_out: int, n_in: int, bias: bool) -> list[Tensor]:
-    linear = [Tensor(f"{name}.weight", (n_out, n_in))]
-    return [*linear, _vector(f"{name}.bias", n_out)] if bias else linear
-
-
-def _attention(arch: Arch, n_embd: int) -> list[Tensor]:
-    n_kv = _n_head_kv(arch, n_embd) * HEAD_DIM
-    tensors = _norm(arch, "attn_norm", n_embd)
-    if arch.fused_qkv:
-        tensors += _linear("attn_qkv", n_embd + 2 * n_kv, n_embd, arch.qkv_bias)
-    else:
-        for name, n_out in (("attn_q", n_embd), ("attn_k", n_kv), ("attn_v", n_kv)):
-            tensors += _linear(name, n_out, n_embd, arch.qkv_bias)
-    if arch.qk_norm:
-        tensors += [_vector(f"attn_{x}_norm.weight", HEAD_DIM) for x in "qk"]
-    tensors += _linear("attn_output", n_embd, n_embd, arch.out_bias)
-    if arch.post_norm:
-        tensors.append(_vector("post_attention_norm.weight", n_embd))
-    return tensors
-
-
-def _feed_forward(arch: Arch, n_embd: int) -> list[Tensor]:
-    n_ff = _n_ff(n_embd)
-    tensors = _norm(arch, "ffn_norm", n_embd) if arch.ffn_norm else []
-    if arch.ffn == "experts":
-        tensors += _experts(n_embd, _n_ff_expert(n_embd))
-    else:
-        if arch.ffn == "gated":
-            tensors += _linear("ffn_gate", n_ff, n_embd, False)
-        n_up = 2 * n_ff if arch.ffn == "fused" else n_ff
-        tensors += _linear("ffn_up", n_up, n_embd, arch.out_bias)
-        tensors += _linear("ffn_down", n_embd, n_ff, arch.out_bias)
-    if arch.shared_expert:
-        tensors.append(_vector("ffn_gate_inp_shexp.weight", n_embd))
-        tensors += _linear("ffn_gate_shexp", n_ff, n_embd, False)
-        tensors += _linear("ffn_up_shexp", n_ff, n_embd, False)
-        tensors += _linear("ffn_down_shexp", n_embd, n_ff, False)
-    if arch.post_norm:
-        tensors.append(_vector("post_ffw_norm.weight", n_embd))
-    return tensors
-
-
-def _experts(n_embd: int, n_ff: int) -> list[Tensor]:
-    return [
-        Tensor("ffn_gate_inp.weight", (N_EXPERT, n_embd), keep_f32=True),
-        Tensor("ffn_gate_exps.weight", (N_EXPERT, n_ff, n_embd)),
-        Tensor("ffn_up_exps.weight", (N_EXPERT, n_ff, n_embd)),
-        Tensor("ffn_down_exps.weight", (N_EXPERT, n_embd, n_ff)),
-    ]
-
-
-def _n_head(n_embd: int) -> int:
-    return n_embd // HEAD_DIM
-
-
-def _n_head_kv(arch: Arch, n_embd: int) -> int:
-    return _n_head(n_embd) // arch.kv_share if arch.kv_share else 1
-
-
-def _n_ff(n_embd: int) -> int:
-    return 2 * n_embd
-
-
-def _n_ff_expert(n_embd: int) -> int:
-    return n_embd // 2
-
-
 # --- weights ---------------------------------------------------------------------------------
 
 
 def tensor_rng(seed: int, name: str) -> np.random.Generator:
     """The random stream of one tensor: depends on the seed and the name, on nothing else."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
-
-
-def block_of(name: str) -> int | None:
-    """Block number of a tensor name, None outside the blocks."""
-    return int(name.split(".")[1]) if name.startswith("blk.") else None
 
 
 def _weights(tensor: Tensor, seed: int, arch: Arch) -> NDArray[np.float32]:
@@ -323,9 +129,9 @@ def _add_hparams(writer: GGUFWriter, arch: Arch, kept: list[int], n_embd: int, n
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_block_count(len(kept))
-    writer.add_feed_forward_length(_n_ff(n_embd))
-    writer.add_head_count(_n_head(n_embd))
-    writer.add_head_count_kv(_n_head_kv(arch, n_embd))
+    writer.add_feed_forward_length(ff_width(n_embd))
+    writer.add_head_count(n_head(n_embd))
+    writer.add_head_count_kv(n_head_kv(arch, n_embd))
     writer.add_rope_dimension_count(ROTARY_DIM_PARTIAL if arch.partial_rotary else HEAD_DIM)
     if arch.rope_sections:
         writer.add_rope_dimension_sections(arch.rope_sections)
@@ -341,9 +147,9 @@ def _add_hparams(writer: GGUFWriter, arch: Arch, kept: list[int], n_embd: int, n
     if arch.ffn == "experts":
         writer.add_expert_count(N_EXPERT)
         writer.add_expert_used_count(N_EXPERT_USED)
-        writer.add_expert_feed_forward_length(_n_ff_expert(n_embd))
+        writer.add_expert_feed_forward_length(expert_width(n_embd))
     if arch.shared_expert:
-        writer.add_expert_shared_feed_forward_length(_n_ff(n_embd))
+        writer.add_expert_shared_feed_forward_length(ff_width(n_embd))
     if arch.window_period:
         writer.add_sliding_window(SLIDING_WINDOW)
         # Per block, so that dropping blocks keeps the window of those that stay.
@@ -353,17 +159,6 @@ def _add_hparams(writer: GGUFWriter, arch: Arch, kept: list[int], n_embd: int, n
     if writer.arch == "gemma2":
         writer.add_attn_logit_softcapping(50.0)
         writer.add_final_logit_softcapping(30.0)
-
-
-def _add_vocab(writer: GGUFWriter, vocab: str) -> None:
-    if vocab == "spm":
-        add_spm_vocab(writer)
-    elif vocab == "reversed":
-        add_spm_vocab(writer, ids=reversed_ids())
-        writer.add_add_space_prefix(False)
-    else:
-        writer.add_tokenizer_model("none")
-        writer.add_vocab_size(N_VOCAB_MIN)
 
 
 # --- writing ---------------------------------------------------------------------------------
@@ -430,7 +225,7 @@ def write(
         writer.add_name("tiny random model")
         writer.add_file_type(FILE_TYPES[qtype])
         _add_hparams(writer, spec, kept, n_embd, n_ctx)
-        _add_vocab(writer, vocab)
+        add_vocab(writer, vocab)
         if n_ctx_short is not None:
             writer.add_rope_scaling_orig_ctx_len(n_ctx_short)
             for name, last in (("long", 8.0), ("short", 1.0)):
