@@ -9,8 +9,8 @@ import pytest
 from fixture_types import TinyPath
 
 from pyselfspec import Model
-from tools import arch_table
-from tools.arch_table import Row
+from tools import arch_rows, arch_table
+from tools.arch_rows import Row
 
 
 @pytest.mark.archs
@@ -55,8 +55,8 @@ def test_a_process_that_ends_is_a_line_of_the_table(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     row = arch_table.measure_in_own_process(broken)
-    assert (row.model, row.memory) == ("broken", arch_table.CRASHED)
-    assert row.faults == [arch_table.CRASHED]
+    assert (row.model, row.memory) == ("broken", arch_rows.CRASHED)
+    assert row.faults == [arch_rows.CRASHED]
 
 
 def test_what_contradicts_the_library_is_a_fault() -> None:
@@ -65,7 +65,7 @@ def test_what_contradicts_the_library_is_a_fault() -> None:
     assert not replace(row, exact_f16="16").faults  # promised is 16, or less
     [fault] = replace(row, exact_f16="16!").faults
     assert fault.startswith("exact_f16: ") and "up to 16 rows" in fault
-    assert replace(row, mask=arch_table.OTHER).faults == ["mask gives another text"]
+    assert replace(row, mask=arch_rows.OTHER).faults == ["mask gives another text"]
 
 
 @pytest.mark.parametrize(("promised", "found"), [(0, "4"), (4, "4"), (5, "4!")])
@@ -73,15 +73,15 @@ def test_the_widths_that_are_found_are_those_of_the_logits(
     promised: int, found: str, tiny_path: TinyPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits that change from width 5 on are the same up to 4."""
-    true = arch_table.logits_at
-    monkeypatch.setattr(arch_table, "promised_by", lambda *_: promised)
+    true = arch_rows.logits_at
+    monkeypatch.setattr(arch_rows, "promised_by", lambda *_: promised)
     monkeypatch.setattr(
-        arch_table,
+        arch_rows,
         "logits_at",
         lambda model, way, width: true(model, way, width) + (width >= 5),
     )
     with Model(tiny_path()) as model:
-        assert arch_table.exact_up_to(model, arch_table.Attention()) == found
+        assert arch_rows.exact_up_to(model, arch_rows.Attention()) == found
 
 
 def test_the_page_for_readers_is_current() -> None:

@@ -28,7 +28,7 @@ from .load import is_of_lost_device, known_cause, llama, native, require_not_for
 from .prototypes import DecodeArgs, PictureRowsArgs
 
 MEMORY_ROLLBACK = 1
-MEMORY_IN_PLACE = 2  # for tools/arch_table.py
+MEMORY_IN_PLACE = 2  # for tools/arch_rows.py
 MEMORY_SCATTER = 4
 MEMORY_STATES = 8
 HEADS = {"logits": 0, "best": 1}
