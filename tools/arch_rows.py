@@ -253,8 +253,8 @@ def with_texts(row: Row, model: Model) -> Row:
 
 
 def logits_at(model: Model, attention: Attention, width: int) -> Logits:
-    """Logits of the tokens after a prompt, fed so many at a time; every time in a new context,
-    since not every memory takes tokens back."""
+    """Return the logits of the tokens after a prompt, fed `width` at a time. Every call makes a new
+    context, since not every memory takes tokens back."""
     tokens = archs.random_tokens(N_PROMPT + N_ROWS)
     rest = tokens[N_PROMPT:]
     with attention.context(model) as context:

@@ -207,7 +207,7 @@ def test_rollback_into_a_lost_window_is_refused(
     feed(context, token_ids(160), 0)
     lose(context)
     seq = context.sequence()
-    least = N_LOST + tiny_archs.SLIDING_WINDOW - 1  # the first position that sees only what is left
+    least = N_LOST + tiny_archs.SLIDING_WINDOW - 1  # the first position that sees kept ones only
     assert [seq.can_keep(n) for n in (least - 1, least, 160, 1000)] == [0, least, 160, 160]
     with pytest.raises(UnsupportedError, match=f"position {least - 1} sees .* decode its tokens"):
         seq.rollback(least - 1)

@@ -22,7 +22,7 @@ N_VOCAB_MIN = N_CONTROL + 256 + len(_PAIRS) + len(_LETTERS)
 def spm_vocab(n_vocab: int = N_VOCAB_MIN) -> tuple[list[str], list[float], list[int]]:
     """Texts, scores and token types of a SentencePiece-type vocabulary of n_vocab tokens.
 
-    Any UTF-8 text tokenizes: what is no letter or pair falls back to byte tokens. Beyond the
+    Any UTF-8 text tokenizes: characters that are not in the list become byte tokens. Beyond the
     fixed part the list is padded with made-up words, which only sampling can produce.
     Raises ValueError when n_vocab is smaller than the fixed part.
     """
