@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 import build_backend
 import source
 from source import Project, SourceError
-from tools import vendor
+from tools import patch_headers, vendor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -422,7 +422,7 @@ def test_check_finds_a_patch_that_was_edited_by_hand(series: Project) -> None:
     assert "patches/0001-graph-call-a.patch differs from a fresh export" in result.output
 
 
-@pytest.mark.parametrize("key", vendor.TRAILERS)
+@pytest.mark.parametrize("key", patch_headers.TRAILERS)
 def test_every_trailer_is_required(series: Project, key: str) -> None:
     patch = series.patches[1]
     lines = patch.read_text().splitlines(keepends=True)
