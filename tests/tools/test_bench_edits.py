@@ -10,8 +10,9 @@ import patch_ng
 import pytest
 from click.testing import CliRunner
 
-from tools.bench import edits, tasks
+from tools.bench import edits
 from tools.bench._main import main
+from tools.bench._task_file import read_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +50,7 @@ def test_there_are_24_tasks_that_the_other_benches_read(demo_path: Path, tmp_pat
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     assert len(lines) == len({line["turns"][0] for line in lines}) == 24
-    read = tasks.read_tasks(file, (), None)
+    read = read_tasks(file, (), None)
     assert [(each.kind, each.turns) for each in read] == [
         (each.kind, each.turns) for each in edits.tasks()
     ]

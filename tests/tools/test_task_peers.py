@@ -20,8 +20,9 @@ from click.testing import CliRunner
 from tools.bench import _llama_server, task_peers
 from tools.bench._llama_server import Client, parse, serving
 from tools.bench._main import main
+from tools.bench._task_file import Task
 from tools.bench.task_peers import Everybody, Outcome
-from tools.bench.tasks import PLAIN, Task
+from tools.bench.tasks import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 # Says of every completion how it was asked for, and drafts where it has a --spec-type.

@@ -13,7 +13,8 @@ from fixture_types import TinyPath
 
 from tools.bench import tasks
 from tools.bench._main import main
-from tools.bench.tasks import Answering, Task
+from tools.bench._task_file import Task
+from tools.bench.tasks import Answering
 
 TASKS = (
     {"id": "story-1", "task": "story", "turns": ["Once upon a time"]},

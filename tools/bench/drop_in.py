@@ -25,7 +25,7 @@ from tools.records import Record, provenance
 
 from ._options import file_path, keep, model_argument, progress, run_options, stock_option
 from ._table import Table
-from .tasks import read_tasks
+from ._task_file import read_tasks
 
 HERE = Path(__file__).resolve().parent
 OURS, SAME, STOCK = "pyselfspec", "llama_cpp", "stock"

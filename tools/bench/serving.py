@@ -27,8 +27,8 @@ from ._llama_server import HOST
 from ._llama_server import serving as llama_serving
 from ._options import keep, model_argument, run_options
 from ._table import Table
+from ._task_file import Task, read_tasks
 from ._upstream_programs import folder_argument, program
-from .tasks import Task, read_tasks
 
 THEIRS, PLAIN, DRAFTED = "llama-server", "pyselfspec, plain", "pyselfspec"
 N_CLIENTS = (1, 2, 4, 8, 16)

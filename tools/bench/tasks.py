@@ -1,8 +1,7 @@
 """Speed of drafting over plain decoding on everyday tasks, the model writing its own answers.
 
-Tasks are JSON lines: ``id``, ``task`` (its kind) and ``turns``, what the user says, one after the
-other. Prompts have the model's chat template; a model without one gets the plain text of the first
-turn. Answers to earlier turns are those of plain decoding.
+Prompts have the model's chat template; a model without one gets the plain text of the first turn.
+Answers to earlier turns are those of plain decoding.
 
 Every answer is as the first of a session: nothing is copied from earlier ones, which would know a
 prompt that comes twice. Costs and chances are learned from answer to answer, as always.
@@ -11,7 +10,6 @@ prompt that comes twice. Costs and chances are learned from answer to answer, as
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,39 +35,11 @@ from tools.records import Record, provenance
 
 from ._options import file_path, keep, model_argument, progress, run_options
 from ._table import Table
+from ._task_file import Task, read_tasks
 
 N_BIN = 10  # of chances from 0 to 1
 POSITIONS = (0, 1, 3)  # in a draft
 ALL = "all"  # the row over all kinds of tasks
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    kind: str
-    turns: tuple[str, ...]
-
-
-def read_tasks(path: Path, kinds: Sequence[str], n_each: int | None) -> list[Task]:
-    """The tasks of these kinds (none named: of all), the first n_each of every kind.
-
-    Raises click.BadParameter for lines that are no tasks, and where nothing is left.
-    """
-    by_kind: dict[str, list[Task]] = {}
-    for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            data = json.loads(line)
-            task = Task(str(data["task"]), tuple(map(str, data["turns"])))
-        except (ValueError, TypeError, KeyError) as error:
-            raise click.BadParameter(f"{path}, line {i} is no task: {error!r}") from None
-        by_kind.setdefault(task.kind, []).append(task)
-    if unknown := set(kinds) - by_kind.keys():
-        raise click.BadParameter(
-            f"{path} has no {sorted(unknown)[0]!r}; it has: {', '.join(by_kind)}"
-        )
-    found = [task for kind in kinds or by_kind for task in by_kind[kind][:n_each] if task.turns]
-    if not found:
-        raise click.BadParameter(f"{path} has no tasks")
-    return found
 
 
 Command = Callable[..., None]

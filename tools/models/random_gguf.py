@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 
 import click
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
+from gguf import GGUFWriter, LlamaFileType
 from gguf.constants import GGML_QUANT_SIZES
-from gguf.quants import quant_shape_to_byte_shape, quantize
+from gguf.quants import quant_shape_to_byte_shape
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
@@ -32,12 +32,10 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from tools.models.hybrids import N_VOCAB, PUBLISHED, TINY, Layout, previous_ids
+from tools.models.random_blocks import Type, random_rows
 from tools.models.tiny_archs import Tensor, block_of
 from tools.models.tiny_gguf import CONTROL_TOKEN_GAIN, SUBLAYER_GAIN, replacing, tensor_rng
 from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
-
-Bytes = NDArray[np.uint8]
-Type = GGMLQuantizationType
 
 ROW_UNIT = 256  # K-quant blocks: every row length is a multiple of it
 FFN_RATIO = 8 / 3  # feed-forward width over model width that the shape search aims at
@@ -45,7 +43,6 @@ MAX_EMBD = 32768
 N_PARAMS, N_BLOCKS = "0.85B", 16  # of a llama model
 NORM_EPS = 1e-5
 SUBLAYER_OUTPUTS = r"attn_output|ffn_down|ssm_out|shortconv\.out_proj"
-FLOAT_TYPES = (Type.F32, Type.F16, Type.BF16)
 
 MODEL_TYPES = {
     "F32": (Type.F32, LlamaFileType.ALL_F32),
@@ -130,83 +127,6 @@ def _n_params(shape: Shape) -> int:
     n_kv = shape.n_head_kv * shape.head_dim
     block = 2 * shape.n_embd**2 + 2 * shape.n_embd * n_kv + 3 * shape.n_embd * shape.n_ff
     return shape.n_layer * block + 2 * shape.n_vocab * shape.n_embd
-
-
-# --- random blocks ---------------------------------------------------------------------------
-# Each function fills blocks (uint8, one block per row) that are random already, and returns
-# nothing. Uniform q of n levels have the standard deviation sqrt((n*n - 1) / 12).
-
-_SPREAD = {n_bits: math.sqrt((4**n_bits - 1) / 12) for n_bits in (4, 5, 6, 8)}
-_SUBSCALE = 32  # all sub-blocks of a K-quant have this scale; 6 bits
-
-
-def _scale_bytes(scale: float) -> Bytes:
-    return np.array([scale], dtype=np.float16).view(np.uint8)
-
-
-def _random_sign(blocks: Bytes, high_byte: int, rng: np.random.Generator) -> None:
-    """A random sign for a float16 scale: the levels alone have a mean of half a step."""
-    blocks[:, high_byte] |= rng.integers(0, 2, len(blocks), dtype=np.uint8) << 7
-
-
-def _fill_q4_0(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
-    blocks[:, :2] = _scale_bytes(std / _SPREAD[4])
-    _random_sign(blocks, 1, rng)
-
-
-def _fill_q8_0(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
-    blocks[:, :2] = _scale_bytes(std / _SPREAD[8])
-    levels = blocks[:, 2:]
-    levels[levels == 0x80] = 0x81  # quantizers never write -128
-    _random_sign(blocks, 1, rng)
-
-
-def _fill_q45_k(blocks: Bytes, std: float, n_bits: int) -> None:
-    """Q4_K and Q5_K: w = d * scale * q - dmin * min, with the mean of q taken off by dmin."""
-    d = std / _SPREAD[n_bits] / _SUBSCALE
-    blocks[:, :2] = _scale_bytes(d)
-    blocks[:, 2:4] = _scale_bytes(d * (2**n_bits - 1) / 2)
-    blocks[:, 4:12] = 0xA0  # scales and mins of 32: six low bits 32, two high bits of the rest
-    blocks[:, 12:16] = 0x00
-
-
-def _fill_q4_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
-    _fill_q45_k(blocks, std, 4)
-
-
-def _fill_q5_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
-    _fill_q45_k(blocks, std, 5)
-
-
-def _fill_q6_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
-    signs = blocks[:, 192:208].view(np.int8)
-    signs[:] = np.where(signs < 0, -_SUBSCALE, _SUBSCALE)
-    blocks[:, 208:] = _scale_bytes(std / _SPREAD[6] / _SUBSCALE)
-
-
-FILL: dict[Type, Callable[[Bytes, float, np.random.Generator], None]] = {
-    Type.Q4_0: _fill_q4_0,
-    Type.Q8_0: _fill_q8_0,
-    Type.Q4_K: _fill_q4_k,
-    Type.Q5_K: _fill_q5_k,
-    Type.Q6_K: _fill_q6_k,
-}
-
-
-def random_rows(
-    n_rows: int, n_in: int, ggml_type: Type, std: float, rng: np.random.Generator
-) -> NDArray[Any]:
-    """Random weights of one standard deviation: [n_rows, n_in] floats or [n_rows, bytes]."""
-    if ggml_type in FLOAT_TYPES:
-        noise = rng.standard_normal((n_rows, n_in), dtype=np.float32)
-        noise *= np.float32(std)
-        return quantize(noise, ggml_type)
-    block_size, block_bytes = GGML_QUANT_SIZES[ggml_type]
-    n_blocks = n_rows * n_in // block_size
-    blocks = np.frombuffer(bytearray(rng.bytes(n_blocks * block_bytes)), dtype=np.uint8)
-    blocks = blocks.reshape(n_blocks, block_bytes)
-    FILL[ggml_type](blocks, std, rng)
-    return blocks.reshape(n_rows, -1)
 
 
 # --- one model -------------------------------------------------------------------------------
