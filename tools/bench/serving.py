@@ -140,26 +140,30 @@ def speed(rounds: Sequence[Sequence[int]]) -> float:
     return median(n * 1e6 / us for n, us in rounds)
 
 
-def ratio(runs: Mapping[str, Any], way: str, other: str) -> float:
-    """Speed of one way over that of another one, the median of the rounds."""
+def ratios(runs: Mapping[str, Any], way: str, other: str) -> list[float]:
+    """Speed of one way over that of another one, in each round."""
     pairs = zip(runs[way], runs[other], strict=True)
-    return float(median((n / us) / (o_n / o_us) for (n, us), (o_n, o_us) in pairs))
+    return [(n / us) / (o_n / o_us) for (n, us), (o_n, o_us) in pairs]
 
 
 def cells(record: Record) -> list[list[str]]:
-    return [
-        [
-            record["model"],
-            record["machine"].split(",")[0],
-            str(record["threads"]),
-            f"{record.get('temperature', 0):g}",
-            clients,
-            *(f"{speed(by_way[way]):.0f}" for way in (THEIRS, PLAIN, DRAFTED)),
-            *(f"{ratio(by_way, way, THEIRS):.2f}" for way in (PLAIN, DRAFTED)),
-            f"{ratio(by_way, DRAFTED, PLAIN):.2f}",
-        ]
-        for clients, by_way in record["runs"].items()
-    ]
+    rows = []
+    for clients, runs in record["runs"].items():
+        gains = ratios(runs, DRAFTED, PLAIN)
+        rows.append(
+            [
+                record["model"],
+                record["machine"].split(",")[0],
+                str(record["threads"]),
+                f"{record.get('temperature', 0):g}",
+                clients,
+                *(f"{speed(runs[way]):.0f}" for way in (THEIRS, PLAIN, DRAFTED)),
+                *(f"{median(ratios(runs, way, THEIRS)):.2f}" for way in (PLAIN, DRAFTED)),
+                f"{median(gains):.2f}",
+                f"{min(gains):.2f} to {max(gains):.2f}",
+            ]
+        )
+    return rows
 
 
 TABLES = (
@@ -177,8 +181,9 @@ TABLES = (
             "plain over it",
             "with drafts over it",
             "drafts over plain",
+            "spread",
         ),
-        "<<" + ">" * 9,
+        "<<" + ">" * 10,
         cells,
     ),
 )
