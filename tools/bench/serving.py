@@ -90,6 +90,13 @@ def throughput(
 @click.option("--tokens", type=click.IntRange(min=2), default=96, help="At most, per answer.")
 @click.option("--answers", type=click.IntRange(min=1), default=2, help="Per client and round.")
 @click.option("--temp", type=click.FloatRange(min=0), default=0.0)
+@click.option(
+    "--clients",
+    type=click.IntRange(1, max(N_CLIENTS)),
+    multiple=True,
+    default=N_CLIENTS,
+    help="At once; may be given several times.",
+)
 def command(
     folder: Path,
     model: Path,
@@ -100,8 +107,9 @@ def command(
     tokens: int,
     answers: int,
     temp: float,
+    clients: tuple[int, ...],
 ) -> None:
-    """Throughput for 1, 2, 4, 8 and 16 clients, beside llama-server."""
+    """Throughput for several clients, beside llama-server."""
     n_ctx, n_slots = 16384, max(N_CLIENTS)
     settings = {"max_tokens": tokens, "temperature": temp, "seed": 1}
     ours = [str(model), "-t", str(threads), "-c", str(n_ctx), "--slots", str(n_slots)]
@@ -114,8 +122,8 @@ def command(
         "--no-ui",
         "-kvu",
     ]
-    prompts = iter(prompts_of(read_tasks(file, (), None), rounds * answers * sum(N_CLIENTS)))
-    runs: Runs = {str(n): {way: [] for way in (THEIRS, PLAIN, DRAFTED)} for n in N_CLIENTS}
+    prompts = iter(prompts_of(read_tasks(file, (), None), rounds * answers * sum(clients)))
+    runs: Runs = {str(n): {way: [] for way in (THEIRS, PLAIN, DRAFTED)} for n in clients}
     with ExitStack() as stack:
         stack.enter_context(as_ctrl_c())  # servers are stopped then, too
         client = stack.enter_context(llama_serving(theirs))
@@ -125,12 +133,12 @@ def command(
         for url in urls.values():
             throughput(url, ["Hello there, who are you?"], 1, settings | {"max_tokens": 16})
         for turn in range(rounds):
-            for n in N_CLIENTS:
+            for n in clients:
                 chosen = [next(prompts) for _ in range(n * answers)]
                 for way in sorted(urls, reverse=bool(turn % 2)):
                     runs[str(n)][way].append(list(throughput(urls[way], chosen, n, settings)))
     options = f" --tasks {file.name} --rounds {rounds} --tokens {tokens} --answers {answers}"
-    options += f" --temp {temp:g}"
+    options += f" --temp {temp:g}" + "".join(f" --clients {n}" for n in clients)
     head = provenance("serving", model, threads, options, command="serving FOLDER")
     keep(head | {"temperature": temp, "start_us": start_us, "runs": runs}, TABLES[0], out)
 
