@@ -363,9 +363,9 @@ class Model(Vocabulary):
 
 
 def open_beside(target: Model, path: Path, n_ctx: int) -> Model:
-    """Open a model that drafts for another one. If the target uses GPUs, as many of its layers are
-    there as fit into the memory that is left beside a context of n_ctx tokens. The others are on
-    the CPU.
+    """Return a model that drafts for another one. It is on the CPU, except that if the target uses
+    GPUs, as many layers are there as fit into the memory that is left, beside a context of n_ctx
+    tokens.
 
     Raises what Model does.
     """

@@ -140,5 +140,5 @@ def write(
             writer.add_string("tokenizer.chat_template.tool_use", tool_use)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny_gguf, "_add_vocab", add_vocab)
+        patch.setattr(tiny_gguf, "add_vocab", add_vocab)
         return tiny_gguf.write(path)

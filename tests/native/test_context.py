@@ -81,7 +81,7 @@ def test_quantized_v_without_flash_attention(type_v: str, tiny: Any) -> None:
 def test_quantized_k_needs_whole_blocks(
     flash_attn: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiny_gguf, "HEAD_DIM", 16)
+    monkeypatch.setattr(tiny_archs, "HEAD_DIM", 16)
     path = tiny_gguf.write(tmp_path / "small-heads.gguf", "llama", qtype="F16")
     with Model(path) as model:
         with pytest.raises(ArgumentError, match="multiple of 32 values, the model's have 16"):

@@ -43,7 +43,7 @@ from pyselfspec.speculate.drafters import head, ngram
 from pyselfspec.speculate.drafters._combined import CombinedDrafter
 from pyselfspec.testing.conformance import DrafterConformance
 from pyselfspec.testing.fake_context import state
-from tools.models import tiny_gguf, tiny_vocab
+from tools.models import tiny_vocab
 
 # A model whose next token depends mostly on the last one: there is something to be right about.
 MODEL = {"late_scale": 0.25, "late_from": 0}
@@ -586,7 +586,7 @@ def test_another_token_of_the_vocabulary_is_named(context, tmp_path, monkeypatch
         texts[280] = "other"
         return texts, scores, types
 
-    monkeypatch.setattr(tiny_gguf, "spm_vocab", other)
+    monkeypatch.setattr(tiny_vocab, "spm_vocab", other)
     with pytest.raises(ArgumentError, match="token 280 is b'other' and b"):
         drafter_of(context, written(tmp_path / "head.gguf"))
 

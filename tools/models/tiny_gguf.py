@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from tools.models import tiny_archs
 from tools.models.tiny_archs import (
     ARCHITECTURES,
     ARCHS,
-    HEAD_DIM,
     N_EXPERT,
     NORM_EPS,
     SLIDING_WINDOW,
@@ -132,14 +132,16 @@ def _add_hparams(writer: GGUFWriter, arch: Arch, kept: list[int], n_embd: int, n
     writer.add_feed_forward_length(ff_width(n_embd))
     writer.add_head_count(n_head(n_embd))
     writer.add_head_count_kv(n_head_kv(arch, n_embd))
-    writer.add_rope_dimension_count(ROTARY_DIM_PARTIAL if arch.partial_rotary else HEAD_DIM)
+    writer.add_rope_dimension_count(
+        ROTARY_DIM_PARTIAL if arch.partial_rotary else tiny_archs.HEAD_DIM
+    )
     if arch.rope_sections:
         writer.add_rope_dimension_sections(arch.rope_sections)
     if arch.n_deepstack:
         writer.add_uint32(f"{writer.arch}.n_deepstack_layers", arch.n_deepstack)
     if not arch.fused_qkv:
-        writer.add_key_length(HEAD_DIM)
-        writer.add_value_length(HEAD_DIM)
+        writer.add_key_length(tiny_archs.HEAD_DIM)
+        writer.add_value_length(tiny_archs.HEAD_DIM)
     if arch.layer_norm:
         writer.add_layer_norm_eps(NORM_EPS)
     else:
@@ -229,7 +231,7 @@ def write(
         if n_ctx_short is not None:
             writer.add_rope_scaling_orig_ctx_len(n_ctx_short)
             for name, last in (("long", 8.0), ("short", 1.0)):
-                factors = np.linspace(1, last, HEAD_DIM // 2, dtype=np.float32)
+                factors = np.linspace(1, last, tiny_archs.HEAD_DIM // 2, dtype=np.float32)
                 writer.add_tensor(f"rope_factors_{name}.weight", factors)
         for tensor in model_tensors(spec, n_layer, n_embd, N_VOCAB_MIN):
             block = block_of(tensor.name)
@@ -272,8 +274,8 @@ def _check_arguments(
     ):
         if value not in allowed:
             raise ValueError(f"unknown {what} {value!r}: choose from {', '.join(allowed)}")
-    if n_embd <= 0 or n_embd % (2 * HEAD_DIM):
-        raise ValueError(f"n_embd is {n_embd}: it must be a multiple of {2 * HEAD_DIM}")
+    if n_embd <= 0 or n_embd % (2 * tiny_archs.HEAD_DIM):
+        raise ValueError(f"n_embd is {n_embd}: it must be a multiple of {2 * tiny_archs.HEAD_DIM}")
     if not 1 <= n_layer <= 512:
         raise ValueError(f"n_layer is {n_layer}: it must be 1 to 512")
     outside = sorted(b for group in blocks for b in group if not 0 <= b < n_layer)
