@@ -363,9 +363,9 @@ class Model(Vocabulary):
 
 
 def open_beside(target: Model, path: Path, n_ctx: int) -> Model:
-    """Return a model that drafts for another one. It is on the CPU, except that if the target uses
-    GPUs, as many layers are there as fit into the memory that is left, beside a context of n_ctx
-    tokens.
+    """Return a model that drafts for another one. If the target uses GPUs, it keeps as many layers
+    there as fit into the memory that is left, beside a context of n_ctx tokens. Its other layers
+    are on the CPU.
 
     Raises what Model does.
     """

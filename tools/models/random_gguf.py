@@ -33,7 +33,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from tools.models.hybrids import N_VOCAB, PUBLISHED, TINY, Layout, previous_ids
 from tools.models.random_blocks import Type, random_rows
-from tools.models.tiny_archs import Tensor, block_of
+from tools.models.tiny_archs import NORM_EPS, Tensor, block_of
 from tools.models.tiny_gguf import CONTROL_TOKEN_GAIN, SUBLAYER_GAIN, replacing, tensor_rng
 from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
 
@@ -41,7 +41,6 @@ ROW_UNIT = 256  # K-quant blocks: every row length is a multiple of it
 FFN_RATIO = 8 / 3  # feed-forward width over model width that the shape search aims at
 MAX_EMBD = 32768
 N_PARAMS, N_BLOCKS = "0.85B", 16  # of a llama model
-NORM_EPS = 1e-5
 SUBLAYER_OUTPUTS = r"attn_output|ffn_down|ssm_out|shortconv\.out_proj"
 
 MODEL_TYPES = {
