@@ -29,7 +29,10 @@ static int64_t n_scales(Form form, int64_t k) { return form.layout >= Layout::q8
 // The number of values per stored sum; 0 if no sums are stored.
 static int64_t sums_of(Form form) { return form.layout == Layout::q8k_sums16 ? 16 : form.layout == Layout::q8k_sums32 ? 32 : 0; }
 
-static size_t values_end(Form form, int64_t k) { return aligned(padded(form, k)*value_size(form)); }
+static size_t values_end(Form form, int64_t k) {
+    const int64_t n = padded(form, k);
+    return aligned(form.layout == Layout::q8k_starts ? n/32*sizeof(ColumnRun) : n*value_size(form));
+}
 static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
 
 size_t activation_size(Form form, int64_t k) {
@@ -85,6 +88,15 @@ static void prepare_block(Form form, BlockStep & step, int64_t i, const float * 
     }
 }
 
+static void prepare_run(Form form, ColumnRun & run, const int8_t * values) {
+    constexpr int LANES = std::max(1, VB/32);  // of a row in a vector, four values each
+    memcpy(run.values, values, 32);
+    std::fill_n(run.starts, 4, 0);
+    for (int i = 0; i < 8; i++) {
+        run.starts[i/(2*LANES)*LANES + i%LANES] -= form.offset*sum_of(values + 4*i, 4);
+    }
+}
+
 // Converts n values at x, the first of which is value k0 of the token: K_STEP values, or a multiple of 64 for floats.
 static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t n, const float * x) {
     float *   floats = (float *) base + k0;
@@ -134,6 +146,14 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
                 sums[(k0 + i)/part] = sum_of(q + i, part);
             }
             break;
+        case Layout::q8k_starts: {
+            int8_t bytes[K_STEP];
+            scales[k0/K_STEP] = quantise(x, (int) n, bytes);
+            for (int64_t i = 0; i < n; i += 32) {
+                prepare_run(form, ((ColumnRun *) base)[(k0 + i)/32], bytes + i);
+            }
+            break;
+        }
     }
 }
 

@@ -54,13 +54,12 @@ inline vi eight_rows(const void * p, int i)    { return load((const char *) p + 
 // EACH bytes of a token, for every row.
 inline vi for_rows(const void * p)             { return repeat8(p); }
 
-// One of these for every row, in all its lanes: halves, bytes, signed bytes as 32 bits, and signed bytes as 16 bits.
+// One of these for every row, in all its lanes: halves, signed bytes as 32 bits, and signed bytes as 16 bits.
 inline vf row_floats(__m256 x) {
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(x));
 }
 inline vf row_halves(const ggml_half * d)      { return row_floats(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) d))); }
-inline vf row_bytes(__m128i x)                 { return row_floats(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x))); }
 inline vi row_ints(__m128i x)                  { return _mm512_cvtepi8_epi32(_mm_unpacklo_epi8(x, x)); }
 inline vi row_words(__m128i x) {
     const __m128i low = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 8, 9, 8, 9, 8, 9, 8, 9);
@@ -90,7 +89,6 @@ inline vi for_rows(const void * p)             { int32_t x; memcpy(&x, p, 4); re
 inline __m128i ordered_bytes(__m128i x)        { return _mm_shufflelo_epi16(x, 0xd8); }
 inline __m128i ordered_words(__m128i x)        { return _mm_shuffle_epi32(x, 0xd8); }
 inline vf row_halves(const ggml_half * d)      { return _mm256_cvtph_ps(ordered_words(_mm_loadu_si128((const __m128i *) d))); }
-inline vf row_bytes(__m128i x)                 { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(ordered_bytes(x))); }
 inline vi row_ints(__m128i x)                  { return _mm256_cvtepi8_epi32(ordered_bytes(x)); }
 inline vi row_words(__m128i x)                 { return _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(ordered_bytes(x), ordered_bytes(x))); }
 inline vi byte_pairs(const __m128i * x)        { return _mm256_cvtepi8_epi16(ordered_words(x[0])); }
@@ -99,6 +97,9 @@ inline void store_rows(float * to, vf x) {
 }
 
 #endif
+
+// Factors of products that mac2 takes, see add_products. With VNNI each belongs to the lower half of a sum of 32 bits.
+inline vi row_factors(__m128i bytes)           { return HAS_VNNI ? row_ints(bytes) : row_words(bytes); }
 
 // Calls f(t) for T tokens. With AVX2 a loop over more than four takes 2 to 9 % longer than its repeated body, which GCC would need
 // half as long again to compile.
@@ -118,29 +119,35 @@ inline __m128i eight_bytes(const void * p) { return _mm_loadl_epi64((const __m12
 // The functions below take vector i of the weights as w(i). A kernel of one token computes it there: there are not enough registers
 // for all of them.
 
-// Sums of products of bytes, 16 bits each: of the N vectors from FIRST on.
-template <int FIRST, int N, typename W> vi sum_of_products(W w, const int8_t * values) {
-    if constexpr (N == 1) {
-        return dot2(w(FIRST), for_rows(values + EACH*FIRST));
+// Sums of products of bytes, of the N vectors from FIRST on: 32 bits each with VNNI, else 16.
+template <int FIRST, int N, typename W> [[gnu::always_inline]] inline vi sum_of_products(W w, const int8_t * values) {
+    const auto of = [&](int i) { return for_rows(values + EACH*i); };
+    if constexpr (HAS_VNNI) {
+        vi sum = zero_i();
+        each<N>([&](auto i) { sum = dot4(sum, w(FIRST + i), of(FIRST + i)); });
+        return sum;
+    } else if constexpr (N == 1) {
+        return dot2(w(FIRST), of(FIRST));
     } else {
         return add16(sum_of_products<FIRST, N/2>(w, values), sum_of_products<FIRST + N/2, N/2>(w, values));
     }
 }
 
-// How many of N products of two bytes fit into 16 bits if the unsigned ones are below LIMIT.
+// Of how many of N vectors the sum of products fits into 16 bits if the unsigned bytes are below LIMIT.
 template <int N, int LIMIT> constexpr int fitting() {
-    return N == 1 || N*2*127*(LIMIT - 1) < 1 << 15 ? N : fitting<N/2, LIMIT>();
+    constexpr int IN_A_LANE = HAS_VNNI ? 4 : 2;
+    return N == 1 || N*IN_A_LANE*127*(LIMIT - 1) < 1 << 15 ? N : fitting<N/2, LIMIT>();
 }
 
-// Adds the products of N vectors of weights below LIMIT, from FIRST on, times factors of 16 bits.
-template <int LIMIT, int FIRST, int N, typename W> vi add_products(vi total, W w, const int8_t * values, vi factors) {
+// Adds the products of N vectors of weights below LIMIT, from FIRST on, times factors.
+template <int LIMIT, int FIRST, int N, typename W> [[gnu::always_inline]] inline vi add_products(vi total, W w, const int8_t * values, vi factors) {
     constexpr int FIT = fitting<N, LIMIT>();
     each<N/FIT>([&](auto i) { total = mac2(total, sum_of_products<FIRST + FIT*i, FIT>(w, values), factors); });
     return total;
 }
 
 // Adds the products of 32 weights below LIMIT of every row.
-template <int LIMIT, typename W> vi add_run(vi total, W w, const int8_t * values) {
+template <int LIMIT, typename W> [[gnu::always_inline]] inline vi add_run(vi total, W w, const int8_t * values) {
     if constexpr (!HAS_VNNI) {
         return add_products<LIMIT, 0, PER_RUN>(total, w, values, repeat16(1));
     }
@@ -149,7 +156,7 @@ template <int LIMIT, typename W> vi add_run(vi total, W w, const int8_t * values
 }
 
 // The same for signed weights with SIGN_OFFSET.
-template <typename W> vi add_signed_run(vi total, W w, const int8_t * values) {
+template <typename W> [[gnu::always_inline]] inline vi add_signed_run(vi total, W w, const int8_t * values) {
     each<PER_RUN>([&](auto i) { total = dot4_signed(total, w(i), for_rows(values + EACH*i)); });
     return total;
 }

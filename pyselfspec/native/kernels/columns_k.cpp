@@ -18,9 +18,17 @@ namespace {
 //   pairs(i)                two bytes of every row that belong to sums of the token's values: minimums, or scales
 //   add(total, w, values, scale)   the total of a row's lanes with the scaled products of a run
 //   finish(b, total, below, scale_in, sum)   below: of the bytes in `pairs` times the token's sums
+//   FORM                    the activations' form
 constexpr int PAIRS_AT_ONCE = EACH/4;
 
 template <typename K> constexpr int N_PAIRS = K::GROUPS*K::PAIRS;
+template <typename K> using Pairs = __m128i[std::max(1, N_PAIRS<K>)];
+
+// The activations of a run, one of eight of block i.
+template <typename K> const int8_t * values_of(const Token & token, int64_t i, int run) {
+    constexpr size_t SIZE = K::FORM.layout == Layout::q8k_starts ? sizeof(ColumnRun) : 32;
+    return (const int8_t *) token.in.values + SIZE*(8*i + run);
+}
 
 // Products of the sums of tokens' values and the bytes that belong to them. Each pair of bytes has two sums.
 template <typename K, int T> void multiply_sums(const __m128i * pairs, const Token * tokens, int64_t i, vi (&below)[T]) {
@@ -40,9 +48,9 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
     each<T>([&](auto t) { sums[t] = zero(); });
     for (int64_t i = 0; i < n_blocks; i++) {
         prefetch<sizeof(b[i])>(b + i);
-        typename K::Total totals[T];
-        each<T>([&](auto t) { totals[t] = K::none(); });
-        __m128i pairs[N_PAIRS<K>];
+        vi totals[T];
+        each<T>([&](auto t) { totals[t] = zero_i(); });
+        Pairs<K> pairs;
         for (int group = 0; group < K::GROUPS; group++) {
             const K of(b[i], group);
             each<K::PAIRS>([&](auto p) { pairs[K::PAIRS*group + p] = of.pairs(p); });
@@ -55,8 +63,7 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
                 const auto weights = [&](int j) { return T > 1 ? kept[j] : computed(j); };
                 const auto scale   = of.template scale<run>();
                 each_token<T>([&](auto t) {
-                    const auto values = (const int8_t *) tokens[t].in.values + 256*i + 32*(K::RUNS*group + run);
-                    totals[t] = K::add(totals[t], weights, values, scale);
+                    totals[t] = K::add(totals[t], weights, values_of<K>(tokens[t], i, K::RUNS*group + run), scale);
                 });
             });
         }
@@ -67,15 +74,12 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
     store_sums(sums, tokens, row);
 }
 
-// --- many tokens: blocks are unpacked once, into bytes and spread scales ---
-
-// For types whose bits lie apart, this saves a fifth of the time; Q4_K and Q2_K are unpacked as fast as they are read again.
-constexpr int FEW = 2*COLUMN_TILE;
+// --- more tokens than a tile has: blocks are unpacked once, into bytes and spread scales ---
 
 template <typename K> struct Unpacked {
     vi                weights[8][PER_RUN];
     typename K::Scale scales[8];
-    __m128i           pairs[N_PAIRS<K>];
+    Pairs<K>          pairs;
 
     void read(const typename K::block & b) {
         for (int group = 0; group < K::GROUPS; group++) {
@@ -93,18 +97,20 @@ template <typename K> struct Unpacked {
 // Adds block i of eight rows times T tokens to sums. Not inlined, so that sums stay in memory and totals in registers.
 template <typename K, int T>
 SELFSPEC_TILE void add_unpacked(const Unpacked<K> & from, const typename K::block & b, const Token * tokens, int64_t i, vf * sums) {
-    typename K::Total totals[T];
-    each<T>([&](auto t) { totals[t] = K::none(); });
+    vi totals[T];
+    each<T>([&](auto t) { totals[t] = zero_i(); });
 #pragma GCC unroll 1
     for (int run = 0; run < 8; run++) {
         const auto weights = [&](int j) { return from.weights[run][j]; };
         each_token<T>([&](auto t) {
-            totals[t] = K::add(totals[t], weights, (const int8_t *) tokens[t].in.values + 256*i + 32*run, from.scales[run]);
+            totals[t] = K::add(totals[t], weights, values_of<K>(tokens[t], i, run), from.scales[run]);
         });
     }
     vi below[T];
     multiply_sums<K>(from.pairs, tokens, i, below);
-    each_token<T>([&](auto t) { sums[t] = K::finish(b, totals[t], below[t], repeat_f(tokens[t].in.scales[i]), sums[t]); });
+    vf finished[T];  // stored together, so that the block's scales are read once
+    each<T>([&](auto t) { finished[t] = K::finish(b, totals[t], below[t], repeat_f(tokens[t].in.scales[i]), sums[t]); });
+    each<T>([&](auto t) { sums[t] = finished[t]; });
 }
 
 // AT_ONCE blocks of eight rows fit into the first-level cache beside the activations of a tile.
@@ -135,9 +141,9 @@ void many(const Weights & weights, int64_t row0, int64_t row1, const Token * tok
     }
 }
 
-template <typename K, bool UNPACKS = false>
+template <typename K>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    if (UNPACKS && n_tokens > FEW) {
+    if (n_tokens > COLUMN_TILE) {
         return many<K>(weights, row0, row1, tokens, n_tokens);
     }
     for (int64_t row = row0; row < row1; row += 8) {
@@ -147,8 +153,8 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
 }
 
 // The blocks' scales and minimums for the whole of it.
-template <typename B> vf add_scaled(const B & b, vf total, vi below, vf scale_in, vf sum) {
-    sum = fma(total, mul(row_halves(b.d), scale_in), sum);
+template <typename B> vf add_scaled(const B & b, vi total, vi below, vf scale_in, vf sum) {
+    sum = fma(to_float(total), mul(row_halves(b.d), scale_in), sum);
     return fnma(to_float(below), mul(row_halves(b.dmin), scale_in), sum);
 }
 
@@ -170,28 +176,6 @@ struct ScalesAndMins {
     }
 };
 
-// Sums of products times scales: integers below 2^24, so exact in both forms. Without VNNI the scales multiply 16-bit sums.
-template <int LIMIT> struct Scaled {
-#if defined(SELFSPEC_VNNI)
-    using Total = vf;
-    static vf none()                { return zero(); }
-    static vf spread(__m128i bytes) { return row_bytes(bytes); }
-    template <typename W> static vf add(vf total, W w, const int8_t * values, vf scale) {
-        return fma(to_float(add_run<LIMIT>(zero_i(), w, values)), scale, total);
-    }
-    static vf floats(vf total)      { return total; }
-#else
-    using Total = vi;
-    static vi none()                { return zero_i(); }
-    static vi spread(__m128i bytes) { return row_words(bytes); }
-    template <typename W> static vi add(vi total, W w, const int8_t * values, vi scale) {
-        return add_products<LIMIT, 0, PER_RUN>(total, w, values, scale);
-    }
-    static vf floats(vi total)      { return to_float(total); }
-#endif
-    using Scale = Total;
-};
-
 // Adds bit `bit` of the bytes in qh, which have the fifth bits of eight sub-blocks. A block of Q4_K has none.
 inline vi with_fifth_bit(const block_q4_Kx8 &, vi w, int, int)        { return w; }
 inline vi with_fifth_bit(const block_q5_Kx8 & b, vi w, int j, int bit) {
@@ -199,9 +183,11 @@ inline vi with_fifth_bit(const block_q5_Kx8 & b, vi w, int j, int bit) {
 }
 
 // Two sub-blocks: one in the lower nibbles, one in the upper.
-template <typename B, int LIMIT> struct Of32s : Scaled<LIMIT> {
+template <typename B, int LIMIT> struct Of32s {
     using block = B;
-    static constexpr int GROUPS = 4, RUNS = 2, PAIRS = 1;
+    using Scale = vi;
+    static constexpr Form FORM = {Layout::q8k_sums32};
+    static constexpr int  GROUPS = 4, RUNS = 2, PAIRS = 1;
     const B &           b;
     int                 group;
     const ScalesAndMins sub[2];
@@ -213,11 +199,13 @@ template <typename B, int LIMIT> struct Of32s : Scaled<LIMIT> {
     template <int RUN> vi weights(int j) const {
         return with_fifth_bit(b, and_(RUN == 0 ? raw[j] : right<4>(raw[j]), repeat(15)), j, 2*group + RUN);
     }
-    template <int RUN> auto scale() const { return Scaled<LIMIT>::spread(sub[RUN].scales); }
-    __m128i pairs(int) const              { return _mm_unpacklo_epi8(sub[0].mins, sub[1].mins); }
-    static vf finish(const B & b, typename Scaled<LIMIT>::Total total, vi below, vf scale_in, vf sum) {
-        return add_scaled(b, Scaled<LIMIT>::floats(total), below, scale_in, sum);
+    template <int RUN> vi scale() const { return row_factors(sub[RUN].scales); }
+    __m128i pairs(int) const            { return _mm_unpacklo_epi8(sub[0].mins, sub[1].mins); }
+
+    template <typename W> static vi add(vi total, W w, const int8_t * values, vi scale) {
+        return add_products<LIMIT, 0, PER_RUN>(total, w, values, scale);
     }
+    static vf finish(const B & b, vi total, vi below, vf scale_in, vf sum) { return add_scaled(b, total, below, scale_in, sum); }
 };
 
 using Q4_K = Of32s<block_q4_Kx8, 16>;
@@ -225,14 +213,12 @@ using Q5_K = Of32s<block_q5_Kx8, 32>;
 
 // --- Q2_K and Q6_K: blocks of 256 with sixteen scales per row ---
 
-// Two sub-blocks of 16 are in equal bits of 32 bytes of a row, and their scales are side by side. Sums of four products of
-// weights of six bits fit 16 bits, so integer sums are multiplied by integer scales, with VNNI too.
+// Two sub-blocks of 16 are in equal bits of 32 bytes of a row, and their scales are side by side.
 template <int LIMIT> struct Of16s {
-    using Total = vi;
     struct Scale { vi first, second; };
-    static constexpr int GROUPS = 2, RUNS = 4, PAIRS = 4;
+    static constexpr Form FORM = {Layout::q8k_sums16};
+    static constexpr int  GROUPS = 2, RUNS = 4, PAIRS = 4;
 
-    static vi none() { return zero_i(); }
     template <typename W> static vi add(vi total, W w, const int8_t * values, const Scale & scale) {
         total = add_products<LIMIT, 0, PER_RUN/2>(total, w, values, scale.first);
         return add_products<LIMIT, PER_RUN/2, PER_RUN/2>(total, w, values, scale.second);
@@ -255,17 +241,20 @@ struct Q2_K : Of16s<4> {
     template <int RUN> Scale scale() const {
         const __m128i bytes = _mm_and_si128(both(RUN), _mm_set1_epi8(15));
         const __m128i sides = _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-        return {row_words(sides), row_words(upper8(sides))};
+        return {row_factors(sides), row_factors(upper8(sides))};
     }
     __m128i pairs(int run) const { return _mm_and_si128(_mm_srli_epi16(both(run), 4), _mm_set1_epi8(15)); }
     static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
-        return add_scaled(b, to_float(total), below, scale_in, sum);
+        return add_scaled(b, total, below, scale_in, sum);
     }
 };
 
-// Signed scales of eight bits, and weights stored with 32 added. Four low bits of a weight are in ql, two in qh.
+// Signed scales of eight bits, and weights stored with 32 added. Four low bits of a weight are in ql, two in qh. With VNNI a sum of
+// products begins where 32 times the activations is subtracted, so that the products of eight weights fit 16 bits and have one mac2.
 struct Q6_K : Of16s<64> {
     using block = block_q6_Kx8;
+    static constexpr Form FORM  = HAS_VNNI ? Form{Layout::q8k_starts, 32} : Of16s::FORM;
+    static constexpr int  PAIRS = HAS_VNNI ? 0 : Of16s::PAIRS;
     const block & b;
     int           group;
     vi            high[PER_RUN];
@@ -280,10 +269,23 @@ struct Q6_K : Of16s<64> {
     }
 
     __m128i sides(int run) const { return _mm_loadu_si128((const __m128i *) (b.scales + 64*group + 16*run)); }
-    template <int RUN> Scale scale() const { return {row_words(sides(RUN)), row_words(upper8(sides(RUN)))}; }
+    template <int RUN> Scale scale() const { return {row_factors(sides(RUN)), row_factors(upper8(sides(RUN)))}; }
     __m128i pairs(int run) const           { return _mm_unpacklo_epi8(sides(run), upper8(sides(run))); }
+    template <typename W> static vi add(vi total, W w, const int8_t * values, const Scale & scale) {
+        if constexpr (!HAS_VNNI) {
+            return Of16s::add(total, w, values, scale);
+        }
+        const int32_t * starts = ((const ColumnRun *) values)->starts;
+        each<PER_RUN/2>([&](auto i) {
+            const vi first = dot4(for_rows(starts + EACH/4*i), w(2*i), for_rows(values + EACH*2*i));
+            const vi both  = dot4(first, w(2*i + 1), for_rows(values + EACH*(2*i + 1)));
+            total = mac2(total, both, i < PER_RUN/4 ? scale.first : scale.second);
+        });
+        return total;
+    }
     static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
-        return fma(to_float(sub32(total, left32<5>(below))), mul(row_halves(b.d), scale_in), sum);
+        const vi exact = HAS_VNNI ? total : sub32(total, left32<5>(below));
+        return fma(to_float(exact), mul(row_halves(b.d), scale_in), sum);
     }
 };
 
@@ -292,9 +294,9 @@ struct Q6_K : Of16s<64> {
 // Products are scaled and summed as integers, below 2^28 for all 256 weights with SIGN_OFFSET.
 struct IQ4_XS {
     using block = block_iq4_xsx8;
-    using Total = vi;
     using Scale = vi;
-    static constexpr int GROUPS = 4, RUNS = 2, PAIRS = 1;
+    static constexpr Form FORM = {Layout::q8k_sums32};
+    static constexpr int  GROUPS = 4, RUNS = 2, PAIRS = 1;
     static_assert(!HAS_VNNI || SIGN_OFFSET == 1 << 7, "what is subtracted");
     __m128i scales[2];
     vi      raw[PER_RUN];
@@ -314,10 +316,9 @@ struct IQ4_XS {
         const v16 table = plus8(load16(kvalues_iq4nl), SIGN_OFFSET);
         return lookup(table, and_(RUN == 0 ? raw[j] : right<4>(raw[j]), repeat(15)));
     }
-    template <int RUN> vi scale() const { return HAS_VNNI ? row_ints(scales[RUN]) : row_words(scales[RUN]); }
+    template <int RUN> vi scale() const { return row_factors(scales[RUN]); }
     __m128i pairs(int) const            { return _mm_unpacklo_epi8(scales[0], scales[1]); }
 
-    static vi none() { return zero_i(); }
     template <typename W> static vi add(vi total, W w, const int8_t * values, vi scale) {
         if constexpr (HAS_VNNI) {
             return add32(total, mul32(add_signed_run(zero_i(), w, values), scale));
@@ -335,11 +336,11 @@ struct IQ4_XS {
 
 Scheme k_column_scheme(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_Q4_K:   return {{Layout::q8k_sums32}, product<Q4_K>};
-        case GGML_TYPE_Q5_K:   return {{Layout::q8k_sums32}, product<Q5_K, true>};
-        case GGML_TYPE_Q2_K:   return {{Layout::q8k_sums16}, product<Q2_K>};
-        case GGML_TYPE_Q6_K:   return {{Layout::q8k_sums16}, product<Q6_K, true>};
-        case GGML_TYPE_IQ4_XS: return {{Layout::q8k_sums32}, product<IQ4_XS>};
+        case GGML_TYPE_Q4_K:   return {Q4_K::FORM, product<Q4_K>};
+        case GGML_TYPE_Q5_K:   return {Q5_K::FORM, product<Q5_K>};
+        case GGML_TYPE_Q2_K:   return {Q2_K::FORM, product<Q2_K>};
+        case GGML_TYPE_Q6_K:   return {Q6_K::FORM, product<Q6_K>};
+        case GGML_TYPE_IQ4_XS: return {IQ4_XS::FORM, product<IQ4_XS>};
         default:               return {};
     }
 }

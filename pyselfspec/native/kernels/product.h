@@ -31,6 +31,7 @@ enum class Layout {
     q8k,         // bytes, a scale per 256
     q8k_sums16,  // bytes, a scale per 256, and the sum of every 16 values as 16 bits
     q8k_sums32,  // bytes, a scale per 256, and the sum of every 32 values as 16 bits
+    q8k_starts,  // ColumnRun, a scale per 256
 };
 
 // The offset was added to the weights to make them unsigned; `start` in the activations subtracts its part of the product.
@@ -68,6 +69,13 @@ struct ColumnBlock {
     int32_t start[2];
     float   scale;
     float   unused;
+};
+
+// 32 activations for eight interleaved rows, and where the products of eight of them begin: at -offset*sum(values), so that sums
+// of the products of signed weights fit 16 bits. Eight are those that two vectors have in one lane of a row.
+struct ColumnRun {
+    int8_t  values[32];
+    int32_t starts[4];
 };
 
 constexpr int64_t K_STEP = 256;
