@@ -168,14 +168,15 @@ std::vector<char> interleaved_q6_K(const std::vector<char> & rows, int64_t n_row
     return out;
 }
 
-// The same for IQ4_XS, by the function that loads models.
-std::vector<char> interleaved_iq4_xs(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+// The same for types in layouts of ours, by the function that loads models.
+template <typename From, typename To>
+std::vector<char> interleaved_by_library(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
     std::vector<char> out(rows.size());
-    auto * to = (block_iq4_xsx8 *) out.data();
-    const auto * from = (const block_iq4_xs *) rows.data();
+    auto * to = (To *) out.data();
+    const auto * from = (const From *) rows.data();
     for (int64_t group = 0; group < n_rows; group += 8) {
         for (int64_t b = 0; b < n_blocks; b++, to++) {
-            const block_iq4_xs * blocks[8];
+            const From * blocks[8];
             for (int r = 0; r < 8; r++) {
                 blocks[r] = from + (group + r)*n_blocks + b;
             }
@@ -194,7 +195,8 @@ std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int
         case GGML_TYPE_Q5_K:   return interleaved_32s<block_q5_K, block_q5_Kx8>(rows, n_rows, k/256);
         case GGML_TYPE_Q2_K:   return interleaved_q2_K(rows, n_rows, k/256);
         case GGML_TYPE_Q6_K:   return interleaved_q6_K(rows, n_rows, k/256);
-        case GGML_TYPE_IQ4_XS: return interleaved_iq4_xs(rows, n_rows, k/256);
+        case GGML_TYPE_Q3_K:   return interleaved_by_library<block_q3_K, block_q3_Kx8>(rows, n_rows, k/256);
+        case GGML_TYPE_IQ4_XS: return interleaved_by_library<block_iq4_xs, block_iq4_xsx8>(rows, n_rows, k/256);
         default:               abort();
     }
 }

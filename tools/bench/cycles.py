@@ -36,7 +36,7 @@ SOURCES = (
     "superblocks",
     "columns",
     "columns_k",
-    "columns_iq4_xs",
+    "columns_ours",
     "activations",
 )
 CACHE, MEMORY = "cache", "memory"

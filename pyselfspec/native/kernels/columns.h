@@ -21,8 +21,8 @@
 
 namespace selfspec {
 
-// A layout of ours. Lower nibbles belong to sub-blocks 0, 2, 4 and 6 of 32 values, upper ones to those after them. Scales are as
-// in the file, byte by byte.
+// Layouts of ours, see columns_ours.cpp. Scales are as in the file, byte by byte. In that of IQ4_XS, lower nibbles belong to
+// sub-blocks 0, 2, 4 and 6 of 32 values, upper ones to those after them.
 struct block_iq4_xsx8 {
     ggml_half d[8];
     uint8_t   scales_h[16];
@@ -30,7 +30,15 @@ struct block_iq4_xsx8 {
     uint8_t   qs[1024];
 };
 
-void interleave(const block_iq4_xs * const (&rows)[8], block_iq4_xsx8 & to);  // columns_iq4_xs.cpp
+struct block_q3_Kx8 {
+    ggml_half d[8];
+    uint8_t   scales[96];
+    uint8_t   hmask[256];
+    uint8_t   qs[512];
+};
+
+void interleave(const block_iq4_xs * const (&rows)[8], block_iq4_xsx8 & to);
+void interleave(const block_q3_K * const (&rows)[8], block_q3_Kx8 & to);
 
 #if defined(SELFSPEC_KERNELS)
 Scheme k_column_scheme(ggml_type type);  // columns_k.cpp

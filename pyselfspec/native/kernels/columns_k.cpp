@@ -1,6 +1,6 @@
 // Blocks of 256 weights with eight rows side by side: K-quants that upstream has repacked, eight values of each row in turn
-// (block_q4_Kx8, block_q5_Kx8, block_q2_Kx8, block_q6_Kx8), and IQ4_XS in a layout of ours. A block has 256 values of each row,
-// which are eight runs of 32.
+// (block_q4_Kx8, block_q5_Kx8, block_q2_Kx8, block_q6_Kx8), and Q3_K and IQ4_XS in layouts of ours. A block has 256 values of each
+// row, which are eight runs of 32.
 #include "columns.h"
 
 #if defined(__AVX2__) && defined(SELFSPEC_KERNELS)
@@ -211,13 +211,17 @@ template <typename B, int LIMIT> struct Of32s {
 using Q4_K = Of32s<block_q4_Kx8, 16>;
 using Q5_K = Of32s<block_q5_Kx8, 32>;
 
-// --- Q2_K and Q6_K: blocks of 256 with sixteen scales per row ---
+// --- Q2_K, Q3_K and Q6_K: blocks of 256 with sixteen scales per row ---
 
 // Two sub-blocks of 16 are in equal bits of 32 bytes of a row, and their scales are side by side.
 template <int LIMIT> struct Of16s {
     struct Scale { vi first, second; };
     static constexpr Form FORM = {Layout::q8k_sums16};
     static constexpr int  GROUPS = 2, RUNS = 4, PAIRS = 4;
+
+    // sides: of each row the first sub-block's scale, then of each row the second's
+    static Scale   scale_of(__m128i sides) { return {row_factors(sides), row_factors(upper8(sides))}; }
+    static __m128i pairs_of(__m128i sides) { return _mm_unpacklo_epi8(sides, upper8(sides)); }
 
     template <typename W> static vi add(vi total, W w, const int8_t * values, const Scale & scale) {
         total = add_products<LIMIT, 0, PER_RUN/2>(total, w, values, scale.first);
@@ -241,11 +245,39 @@ struct Q2_K : Of16s<4> {
     template <int RUN> Scale scale() const {
         const __m128i bytes = _mm_and_si128(both(RUN), _mm_set1_epi8(15));
         const __m128i sides = _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-        return {row_factors(sides), row_factors(upper8(sides))};
+        return Of16s::scale_of(sides);
     }
     __m128i pairs(int run) const { return _mm_and_si128(_mm_srli_epi16(both(run), 4), _mm_set1_epi8(15)); }
     static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
         return add_scaled(b, total, below, scale_in, sum);
+    }
+};
+
+// Signed scales of six bits, stored with 32 added. Two low bits of a weight are in qs, and the third, in hmask, is not set where 4 are
+// subtracted.
+struct Q3_K : Of16s<8> {
+    using block = block_q3_Kx8;
+    const block & b;
+    int           group;
+    vi            raw[PER_RUN];
+
+    Q3_K(const block & b, int group) : b(b), group(group) {
+        each<PER_RUN>([&](auto j) { raw[j] = eight_rows(b.qs + 256*group, j); });
+    }
+    template <int RUN> vi weights(int j) const {
+        return add_where(and_(right<2*RUN>(raw[j]), repeat(3)), eight_rows(b.hmask, j), repeat((int8_t) (1 << (4*group + RUN))), 4);
+    }
+
+    __m128i sides(int run) const {
+        const __m128i low  = _mm_srli_epi16(_mm_loadu_si128((const __m128i *) (b.scales + 16*run)), 4*group);
+        const __m128i high = _mm_srli_epi16(_mm_loadu_si128((const __m128i *) (b.scales + 64 + 16*(run%2))), 4*group + run/2*2);
+        const __m128i six  = _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), _mm_slli_epi16(_mm_and_si128(high, _mm_set1_epi8(3)), 4));
+        return _mm_sub_epi8(six, _mm_set1_epi8(32));
+    }
+    template <int RUN> Scale scale() const { return scale_of(sides(RUN)); }
+    __m128i pairs(int run) const           { return pairs_of(sides(run)); }
+    static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
+        return fma(to_float(sub32(total, left32<2>(below))), mul(row_halves(b.d), scale_in), sum);
     }
 };
 
@@ -269,8 +301,9 @@ struct Q6_K : Of16s<64> {
     }
 
     __m128i sides(int run) const { return _mm_loadu_si128((const __m128i *) (b.scales + 64*group + 16*run)); }
-    template <int RUN> Scale scale() const { return {row_factors(sides(RUN)), row_factors(upper8(sides(RUN)))}; }
-    __m128i pairs(int run) const           { return _mm_unpacklo_epi8(sides(run), upper8(sides(run))); }
+    template <int RUN> Scale scale() const { return scale_of(sides(RUN)); }
+    __m128i pairs(int run) const           { return pairs_of(sides(run)); }
+
     template <typename W> static vi add(vi total, W w, const int8_t * values, const Scale & scale) {
         if constexpr (!HAS_VNNI) {
             return Of16s::add(total, w, values, scale);
@@ -339,6 +372,7 @@ Scheme k_column_scheme(ggml_type type) {
         case GGML_TYPE_Q4_K:   return {Q4_K::FORM, product<Q4_K>};
         case GGML_TYPE_Q5_K:   return {Q5_K::FORM, product<Q5_K>};
         case GGML_TYPE_Q2_K:   return {Q2_K::FORM, product<Q2_K>};
+        case GGML_TYPE_Q3_K:   return {Q3_K::FORM, product<Q3_K>};
         case GGML_TYPE_Q6_K:   return {Q6_K::FORM, product<Q6_K>};
         case GGML_TYPE_IQ4_XS: return {IQ4_XS::FORM, product<IQ4_XS>};
         default:               return {};

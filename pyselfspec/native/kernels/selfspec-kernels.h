@@ -41,13 +41,13 @@ bool selfspec_compute(const struct selfspec_meetings * of, struct ggml_compute_p
 bool    selfspec_is_narrow(int64_t n_tokens);
 int64_t selfspec_rows_in_fours(int64_t n_rows);  // number of rows, of n_rows, for which the product of four rows may be used
 
-// Returns whether the kernels here read Q5_K, Q6_K and IQ4_XS with eight rows interleaved. Upstream computes the first two slowly
-// on x86 and therefore never chooses that there; the third is a layout of ours.
+// Returns whether the kernels here read Q5_K, Q6_K, Q3_K and IQ4_XS with eight rows interleaved. Upstream computes the first two
+// slowly on x86 and therefore never chooses that there; the others are layouts of ours.
 bool selfspec_reads_columns(void);
 
-// Copies rows of IQ4_XS, all that the tensor has, into it with eight of them interleaved. Returns 0, or -1 if their number or the
-// size does not fit.
-int selfspec_interleave_iq4_xs(struct ggml_tensor * tensor, const void * data, size_t size);
+// Copies rows of Q3_K or IQ4_XS, all that the tensor has, into it with eight of them interleaved. Returns 0, or -1 if their number
+// or the size does not fit.
+int selfspec_interleave(struct ggml_tensor * tensor, const void * data, size_t size);
 
 // Returns up to how many tokens a product with these weights gives each token the bits that it has alone: INT32_MAX with a
 // kernel of ours, less where upstream computes wide batches in tiles; 0 if unknown, because these kernels are switched off or
