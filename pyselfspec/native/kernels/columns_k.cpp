@@ -77,13 +77,15 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
 // --- more tokens than a tile has: blocks are unpacked once, into bytes and spread scales ---
 
 template <typename K> struct Unpacked {
-    vi                weights[8][PER_RUN];
-    typename K::Scale scales[8];
-    Pairs<K>          pairs;
+    vi                        weights[8][PER_RUN];
+    typename K::Scale         scales[8];
+    Pairs<K>                  pairs;
+    const typename K::block * block;
 
-    void read(const typename K::block & b) {
+    void read(const typename K::block * b) {
+        block = b;
         for (int group = 0; group < K::GROUPS; group++) {
-            const K of(b, group);
+            const K of(*b, group);
             each<K::PAIRS>([&](auto p) { pairs[K::PAIRS*group + p] = of.pairs(p); });
             each<K::RUNS>([&](auto run) {
                 const int to = K::RUNS*group + run;
@@ -94,59 +96,73 @@ template <typename K> struct Unpacked {
     }
 };
 
-// Adds block i of eight rows times T tokens to sums. Not inlined, so that sums stay in memory and totals in registers.
-template <typename K, int T>
-SELFSPEC_TILE void add_unpacked(const Unpacked<K> & from, const typename K::block & b, const Token * tokens, int64_t i, vf * sums) {
-    vi totals[T];
-    each<T>([&](auto t) { totals[t] = zero_i(); });
+// Groups of eight rows of a prompt that share the activations loaded: two where there are registers for their totals. With few tokens
+// memory would be read in two streams instead of one.
+constexpr int ROW_GROUPS = VB == 64 ? 2 : 1;
+
+// Adds block i of G groups of rows times T tokens to sums, G of them for each token. Not inlined, so that sums stay in memory and
+// totals in registers.
+template <typename K, int G, int T>
+SELFSPEC_TILE void add_unpacked(const Unpacked<K> * from, const Token * tokens, int64_t i, vf * sums) {
+    vi totals[T][G];
+    each<T>([&](auto t) { each<G>([&](auto g) { totals[t][g] = zero_i(); }); });
 #pragma GCC unroll 1
     for (int run = 0; run < 8; run++) {
-        const auto weights = [&](int j) { return from.weights[run][j]; };
         each_token<T>([&](auto t) {
-            totals[t] = K::add(totals[t], weights, values_of<K>(tokens[t], i, run), from.scales[run]);
+            each<G>([&](auto g) {
+                const auto weights = [&](int j) { return from[g].weights[run][j]; };
+                totals[t][g] = K::add(totals[t][g], weights, values_of<K>(tokens[t], i, run), from[g].scales[run]);
+            });
         });
     }
-    vi below[T];
-    multiply_sums<K>(from.pairs, tokens, i, below);
-    vf finished[T];  // stored together, so that the block's scales are read once
-    each<T>([&](auto t) { finished[t] = K::finish(b, totals[t], below[t], repeat_f(tokens[t].in.scales[i]), sums[t]); });
-    each<T>([&](auto t) { sums[t] = finished[t]; });
+    each<G>([&](auto g) {
+        vi below[T];
+        multiply_sums<K>(from[g].pairs, tokens, i, below);
+        vf finished[T];  // stored together, so that the block's scales are read once
+        each<T>([&](auto t) { finished[t] = K::finish(*from[g].block, totals[t][g], below[t], repeat_f(tokens[t].in.scales[i]), sums[G*t + g]); });
+        each<T>([&](auto t) { sums[G*t + g] = finished[t]; });
+    });
 }
 
-// AT_ONCE blocks of eight rows fit into the first-level cache beside the activations of a tile.
-template <typename K>
-void many(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    constexpr int64_t AT_ONCE = 4;
+// G groups of eight rows from `row` on. AT_ONCE blocks of theirs fit into the first-level cache beside the activations of a tile.
+template <typename K, int G> void many(const Weights & weights, int64_t row, const Token * tokens, int n_tokens) {
+    constexpr int64_t AT_ONCE = 4/G;
     const int64_t n_blocks = weights.k/256;
-    Unpacked<K> unpacked[AT_ONCE];
-    vf sums[MAX_TOKENS];
-    for (int64_t row = row0; row < row1; row += 8) {
-        const auto b = (const typename K::block *) (weights.data + row*weights.row_size);
-        std::fill_n(sums, n_tokens, zero());
-        for (int64_t i0 = 0; i0 < n_blocks; i0 += AT_ONCE) {
-            const int64_t i1 = std::min(i0 + AT_ONCE, n_blocks);
-            for (int64_t i = i0; i < i1; i++) {
-                prefetch<sizeof(b[i])>(b + i);
-                unpacked[i - i0].read(b[i]);
+    Unpacked<K> unpacked[AT_ONCE][G];
+    vf sums[MAX_TOKENS*G];
+    std::fill_n(sums, n_tokens*G, zero());
+    for (int64_t i0 = 0; i0 < n_blocks; i0 += AT_ONCE) {
+        const int64_t i1 = std::min(i0 + AT_ONCE, n_blocks);
+        for (int64_t i = i0; i < i1; i++) {
+            for (int g = 0; g < G; g++) {
+                const auto b = (const typename K::block *) (weights.data + (row + 8*g)*weights.row_size) + i;
+                prefetch<sizeof(*b)>(b);
+                unpacked[i - i0][g].read(b);
             }
-            in_tiles<COLUMN_TILE>(n_tokens, [&](auto n, int first) {
-                for (int64_t i = i0; i < i1; i++) {
-                    add_unpacked<K, n>(unpacked[i - i0], b[i], tokens + first, i, sums + first);
-                }
-            });
         }
-        for (int t = 0; t < n_tokens; t++) {
-            store_rows(tokens[t].out + row, sums[t]);
+        in_tiles<COLUMN_TILE>(n_tokens, [&](auto n, int first) {
+            for (int64_t i = i0; i < i1; i++) {
+                add_unpacked<K, G, n>(unpacked[i - i0], tokens + first, i, sums + G*first);
+            }
+        });
+    }
+    for (int t = 0; t < n_tokens; t++) {
+        for (int g = 0; g < G; g++) {
+            store_rows(tokens[t].out + row + 8*g, sums[G*t + g]);
         }
     }
 }
 
 template <typename K>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    if (n_tokens > COLUMN_TILE) {
-        return many<K>(weights, row0, row1, tokens, n_tokens);
+    int64_t row = row0;
+    for (; n_tokens > MAX_WIDTH && row + 8*ROW_GROUPS <= row1; row += 8*ROW_GROUPS) {
+        many<K, ROW_GROUPS>(weights, row, tokens, n_tokens);
     }
-    for (int64_t row = row0; row < row1; row += 8) {
+    for (; n_tokens > COLUMN_TILE && row < row1; row += 8) {
+        many<K, 1>(weights, row, tokens, n_tokens);
+    }
+    for (; row < row1; row += 8) {
         const auto b = (const typename K::block *) (weights.data + row*weights.row_size);
         in_tiles<COLUMN_TILE>(n_tokens, [&](auto n, int t) { tile<K, n>(b, weights.k/256, tokens + t, row); });
     }
