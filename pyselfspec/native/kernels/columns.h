@@ -12,11 +12,14 @@
 
 #include <cstdint>
 
-// A tile keeps its weights in registers only if nothing that takes them is called. Sanitizers would take minutes to compile that.
-#if !defined(SELFSPEC_TILE) && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
+// A tile keeps its weights in registers only if nothing that takes them is called: its parts are inlined. That takes minutes to
+// compile with sanitizers, or for instructions that are emulated.
+#if defined(SELFSPEC_PARTS_APART) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SELFSPEC_TILE [[gnu::noinline]]
-#elif !defined(SELFSPEC_TILE)
+#define SELFSPEC_PART inline
+#else
 #define SELFSPEC_TILE [[gnu::flatten, gnu::noinline]]
+#define SELFSPEC_PART [[gnu::always_inline]] inline
 #endif
 
 namespace selfspec {
@@ -128,7 +131,7 @@ inline __m128i eight_bytes(const void * p) { return _mm_loadl_epi64((const __m12
 // for all of them.
 
 // Sums of products of bytes, of the N vectors from FIRST on: 32 bits each with VNNI, else 16.
-template <int FIRST, int N, typename W> [[gnu::always_inline]] inline vi sum_of_products(W w, const int8_t * values) {
+template <int FIRST, int N, typename W> SELFSPEC_PART vi sum_of_products(W w, const int8_t * values) {
     const auto of = [&](int i) { return for_rows(values + EACH*i); };
     if constexpr (HAS_VNNI) {
         vi sum = zero_i();
@@ -148,14 +151,14 @@ template <int N, int LIMIT> constexpr int fitting() {
 }
 
 // Adds the products of N vectors of weights below LIMIT, from FIRST on, times factors.
-template <int LIMIT, int FIRST, int N, typename W> [[gnu::always_inline]] inline vi add_products(vi total, W w, const int8_t * values, vi factors) {
+template <int LIMIT, int FIRST, int N, typename W> SELFSPEC_PART vi add_products(vi total, W w, const int8_t * values, vi factors) {
     constexpr int FIT = fitting<N, LIMIT>();
     each<N/FIT>([&](auto i) { total = mac2(total, sum_of_products<FIRST + FIT*i, FIT>(w, values), factors); });
     return total;
 }
 
 // Adds the products of 32 weights below LIMIT of every row.
-template <int LIMIT, typename W> [[gnu::always_inline]] inline vi add_run(vi total, W w, const int8_t * values) {
+template <int LIMIT, typename W> SELFSPEC_PART vi add_run(vi total, W w, const int8_t * values) {
     if constexpr (!HAS_VNNI) {
         return add_products<LIMIT, 0, PER_RUN>(total, w, values, repeat16(1));
     }
@@ -164,7 +167,7 @@ template <int LIMIT, typename W> [[gnu::always_inline]] inline vi add_run(vi tot
 }
 
 // The same for signed weights with SIGN_OFFSET.
-template <typename W> [[gnu::always_inline]] inline vi add_signed_run(vi total, W w, const int8_t * values) {
+template <typename W> SELFSPEC_PART vi add_signed_run(vi total, W w, const int8_t * values) {
     each<PER_RUN>([&](auto i) { total = dot4_signed(total, w(i), for_rows(values + EACH*i)); });
     return total;
 }

@@ -96,12 +96,8 @@ template <typename K> struct Unpacked {
     }
 };
 
-// Groups of eight rows of a prompt that share the activations loaded: two where there are registers for their totals. With few tokens
-// memory would be read in two streams instead of one.
-constexpr int ROW_GROUPS = VB == 64 ? 2 : 1;
-
-// Adds block i of G groups of rows times T tokens to sums, G of them for each token. Not inlined, so that sums stay in memory and
-// totals in registers.
+// Adds block i of G groups of eight rows times T tokens to sums, of which a group has MAX_TOKENS. Not inlined, so that sums stay in
+// memory and totals in registers.
 template <typename K, int G, int T>
 SELFSPEC_TILE void add_unpacked(const Unpacked<K> * from, const Token * tokens, int64_t i, vf * sums) {
     vi totals[T][G];
@@ -116,39 +112,49 @@ SELFSPEC_TILE void add_unpacked(const Unpacked<K> * from, const Token * tokens, 
         });
     }
     each<G>([&](auto g) {
+        vf * of_group = sums + MAX_TOKENS*g;
         vi below[T];
         multiply_sums<K>(from[g].pairs, tokens, i, below);
         vf finished[T];  // stored together, so that the block's scales are read once
-        each<T>([&](auto t) { finished[t] = K::finish(*from[g].block, totals[t][g], below[t], repeat_f(tokens[t].in.scales[i]), sums[G*t + g]); });
-        each<T>([&](auto t) { sums[G*t + g] = finished[t]; });
+        each<T>([&](auto t) { finished[t] = K::finish(*from[g].block, totals[t][g], below[t], repeat_f(tokens[t].in.scales[i]), of_group[t]); });
+        each<T>([&](auto t) { of_group[t] = finished[t]; });
     });
 }
+
+// Groups of eight rows of a prompt that share the activations loaded: two where there are registers for their totals. With few tokens
+// memory would be read in two streams instead of one.
+constexpr int ROW_GROUPS = VB == 64 ? 2 : 1;
 
 // G groups of eight rows from `row` on. AT_ONCE blocks of theirs fit into the first-level cache beside the activations of a tile.
 template <typename K, int G> void many(const Weights & weights, int64_t row, const Token * tokens, int n_tokens) {
     constexpr int64_t AT_ONCE = 4/G;
     const int64_t n_blocks = weights.k/256;
     Unpacked<K> unpacked[AT_ONCE][G];
-    vf sums[MAX_TOKENS*G];
-    std::fill_n(sums, n_tokens*G, zero());
+    vf sums[G][MAX_TOKENS];
+    for (auto & of_group : sums) {
+        std::fill_n(of_group, n_tokens, zero());
+    }
     for (int64_t i0 = 0; i0 < n_blocks; i0 += AT_ONCE) {
-        const int64_t i1 = std::min(i0 + AT_ONCE, n_blocks);
-        for (int64_t i = i0; i < i1; i++) {
+        const int64_t n_here = std::min(AT_ONCE, n_blocks - i0);
+        for (int64_t i = 0; i < n_here; i++) {
             for (int g = 0; g < G; g++) {
-                const auto b = (const typename K::block *) (weights.data + (row + 8*g)*weights.row_size) + i;
+                const auto b = (const typename K::block *) (weights.data + (row + 8*g)*weights.row_size) + i0 + i;
                 prefetch<sizeof(*b)>(b);
-                unpacked[i - i0][g].read(b);
+                unpacked[i][g].read(b);
             }
         }
         in_tiles<COLUMN_TILE>(n_tokens, [&](auto n, int first) {
-            for (int64_t i = i0; i < i1; i++) {
-                add_unpacked<K, G, n>(unpacked[i - i0], tokens + first, i, sums + G*first);
+            constexpr int AT_A_TIME = n == COLUMN_TILE ? G : 1;
+            for (int g = 0; g < G; g += AT_A_TIME) {
+                for (int64_t i = 0; i < n_here; i++) {
+                    add_unpacked<K, AT_A_TIME, n>(unpacked[i] + g, tokens + first, i0 + i, sums[g] + first);
+                }
             }
         });
     }
-    for (int t = 0; t < n_tokens; t++) {
-        for (int g = 0; g < G; g++) {
-            store_rows(tokens[t].out + row + 8*g, sums[G*t + g]);
+    for (int g = 0; g < G; g++) {
+        for (int t = 0; t < n_tokens; t++) {
+            store_rows(tokens[t].out + row + 8*g, sums[g][t]);
         }
     }
 }
