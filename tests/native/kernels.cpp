@@ -3,6 +3,7 @@
 // Prints what was wrong, if anything.
 #include "columns.h"
 #include "repack.h"
+#include "selfspec-kernels.h"
 
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
@@ -169,19 +170,14 @@ std::vector<char> interleaved_q6_K(const std::vector<char> & rows, int64_t n_row
 }
 
 // The same for types in layouts of ours, by the function that loads models.
-template <typename From, typename To>
-std::vector<char> interleaved_by_library(const std::vector<char> & rows, int64_t n_rows, int64_t n_blocks) {
+std::vector<char> interleaved_by_library(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
     std::vector<char> out(rows.size());
-    auto * to = (To *) out.data();
-    const auto * from = (const From *) rows.data();
-    for (int64_t group = 0; group < n_rows; group += 8) {
-        for (int64_t b = 0; b < n_blocks; b++, to++) {
-            const From * blocks[8];
-            for (int r = 0; r < 8; r++) {
-                blocks[r] = from + (group + r)*n_blocks + b;
-            }
-            interleave(blocks, *to);
-        }
+    ggml_tensor to = {};
+    to.type = type;
+    to.data = out.data();
+    std::copy_n(std::array<int64_t, 4>{k, n_rows, 1, 1}.data(), 4, to.ne);
+    if (selfspec_interleave(&to, rows.data(), rows.size()) != 0) {
+        abort();
     }
     return out;
 }
@@ -195,8 +191,8 @@ std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int
         case GGML_TYPE_Q5_K:   return interleaved_32s<block_q5_K, block_q5_Kx8>(rows, n_rows, k/256);
         case GGML_TYPE_Q2_K:   return interleaved_q2_K(rows, n_rows, k/256);
         case GGML_TYPE_Q6_K:   return interleaved_q6_K(rows, n_rows, k/256);
-        case GGML_TYPE_Q3_K:   return interleaved_by_library<block_q3_K, block_q3_Kx8>(rows, n_rows, k/256);
-        case GGML_TYPE_IQ4_XS: return interleaved_by_library<block_iq4_xs, block_iq4_xsx8>(rows, n_rows, k/256);
+        case GGML_TYPE_Q3_K:
+        case GGML_TYPE_IQ4_XS: return interleaved_by_library(type, rows, n_rows, k);
         default:               abort();
     }
 }

@@ -40,9 +40,6 @@ struct block_q3_Kx8 {
     uint8_t   qs[512];
 };
 
-void interleave(const block_iq4_xs * const (&rows)[8], block_iq4_xsx8 & to);
-void interleave(const block_q3_K * const (&rows)[8], block_q3_Kx8 & to);
-
 #if defined(SELFSPEC_KERNELS)
 Scheme k_column_scheme(ggml_type type);  // columns_k.cpp
 #endif

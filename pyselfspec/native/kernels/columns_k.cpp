@@ -180,6 +180,12 @@ template <typename B> vf add_scaled(const B & b, vi total, vi below, vf scale_in
     return fnma(to_float(below), mul(row_halves(b.dmin), scale_in), sum);
 }
 
+// Signed scales of six bits, stored with 32 added: the lower four bits of each byte of `low`, and the two above them of `high`.
+inline __m128i six_bits(__m128i low, __m128i high) {
+    const __m128i both = _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), _mm_and_si128(high, _mm_set1_epi8(0x30)));
+    return _mm_sub_epi8(both, _mm_set1_epi8(32));
+}
+
 // --- Q4_K and Q5_K: blocks of 256 with eight 6-bit scales and minimums per row ---
 
 // Scales and minimums of sub-block `sub`, eight rows each.
@@ -251,23 +257,29 @@ template <int LIMIT> struct Of16s {
     }
 };
 
-// Scales and minimums of four bits.
-struct Q2_K : Of16s<4> {
-    using block = block_q2_Kx8;
-    const block & b;
-    int           group;
-    vi            raw[PER_RUN];
+// Two bits of each weight are in qs.
+template <typename B, int LIMIT> struct TwoBits : Of16s<LIMIT> {
+    using block = B;
+    const B & b;
+    int       group;
+    vi        raw[PER_RUN];
 
-    Q2_K(const block & b, int group) : b(b), group(group) {
+    TwoBits(const B & b, int group) : b(b), group(group) {
         each<PER_RUN>([&](auto j) { raw[j] = eight_rows(b.qs + 256*group, j); });
     }
-    template <int RUN> vi weights(int j) const { return and_(right<2*RUN>(raw[j]), repeat(3)); }
+    template <int RUN> vi two_bits(int j) const { return and_(right<2*RUN>(raw[j]), repeat(3)); }
+};
+
+// Scales and minimums of four bits.
+struct Q2_K : TwoBits<block_q2_Kx8, 4> {
+    using TwoBits::TwoBits;
+    template <int RUN> vi weights(int j) const { return two_bits<RUN>(j); }
 
     __m128i both(int run) const { return _mm_loadu_si128((const __m128i *) (b.scales + 64*group + 16*run)); }
     template <int RUN> Scale scale() const {
         const __m128i bytes = _mm_and_si128(both(RUN), _mm_set1_epi8(15));
         const __m128i sides = _mm_shuffle_epi8(bytes, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-        return Of16s::scale_of(sides);
+        return scale_of(sides);
     }
     __m128i pairs(int run) const { return _mm_and_si128(_mm_srli_epi16(both(run), 4), _mm_set1_epi8(15)); }
     static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
@@ -275,26 +287,17 @@ struct Q2_K : Of16s<4> {
     }
 };
 
-// Signed scales of six bits, stored with 32 added. Two low bits of a weight are in qs, and the third, in hmask, is not set where 4 are
-// subtracted.
-struct Q3_K : Of16s<8> {
-    using block = block_q3_Kx8;
-    const block & b;
-    int           group;
-    vi            raw[PER_RUN];
-
-    Q3_K(const block & b, int group) : b(b), group(group) {
-        each<PER_RUN>([&](auto j) { raw[j] = eight_rows(b.qs + 256*group, j); });
-    }
+// Signed scales of six bits. A weight's third bit, in hmask, is not set where 4 are subtracted.
+struct Q3_K : TwoBits<block_q3_Kx8, 8> {
+    using TwoBits::TwoBits;
     template <int RUN> vi weights(int j) const {
-        return add_where(and_(right<2*RUN>(raw[j]), repeat(3)), eight_rows(b.hmask, j), repeat((int8_t) (1 << (4*group + RUN))), 4);
+        return add_where(two_bits<RUN>(j), eight_rows(b.hmask, j), repeat((int8_t) (1 << (4*group + RUN))), 4);
     }
 
     __m128i sides(int run) const {
         const __m128i low  = _mm_srli_epi16(_mm_loadu_si128((const __m128i *) (b.scales + 16*run)), 4*group);
         const __m128i high = _mm_srli_epi16(_mm_loadu_si128((const __m128i *) (b.scales + 64 + 16*(run%2))), 4*group + run/2*2);
-        const __m128i six  = _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), _mm_slli_epi16(_mm_and_si128(high, _mm_set1_epi8(3)), 4));
-        return _mm_sub_epi8(six, _mm_set1_epi8(32));
+        return six_bits(low, _mm_slli_epi16(high, 4));
     }
     template <int RUN> Scale scale() const { return scale_of(sides(RUN)); }
     __m128i pairs(int run) const           { return pairs_of(sides(run)); }
@@ -357,14 +360,10 @@ struct IQ4_XS {
     vi      raw[PER_RUN];
 
     IQ4_XS(const block & b, int group) {
-        const auto six = [](__m128i low, __m128i high) {  // stored with 32 added
-            const __m128i both = _mm_or_si128(_mm_and_si128(low, _mm_set1_epi8(15)), _mm_and_si128(high, _mm_set1_epi8(0x30)));
-            return _mm_sub_epi8(both, _mm_set1_epi8(32));
-        };
         const __m128i low  = eight_bytes(b.scales_l + 8*group);
         const __m128i high = _mm_srli_epi16(eight_bytes(b.scales_h + 8*(group/2)), 4*(group%2));
-        scales[0] = six(low, _mm_slli_epi16(high, 4));
-        scales[1] = six(_mm_srli_epi16(low, 4), _mm_slli_epi16(high, 2));
+        scales[0] = six_bits(low, _mm_slli_epi16(high, 4));
+        scales[1] = six_bits(_mm_srli_epi16(low, 4), _mm_slli_epi16(high, 2));
         each<PER_RUN>([&](auto j) { raw[j] = eight_rows(b.qs + 256*group, j); });
     }
     template <int RUN> vi weights(int j) const {

@@ -9,6 +9,8 @@
 
 namespace selfspec {
 
+namespace {
+
 static_assert(sizeof(block_iq4_xsx8) == 8*sizeof(block_iq4_xs), "rows take as much memory as before");
 static_assert(sizeof(block_q3_Kx8) == 8*sizeof(block_q3_K), "rows take as much memory as before");
 
@@ -47,8 +49,6 @@ void interleave(const block_q3_K * const (&rows)[8], block_q3_Kx8 & to) {
         }
     }
 }
-
-namespace {
 
 template <typename Row, typename Rows> int interleave_all(ggml_tensor * t, const void * data, size_t size) {
     const int64_t n_blocks = t->ne[0]/QK_K, n_rows = ggml_nrows(t);
