@@ -216,7 +216,7 @@ template <typename P, int T>
         }
         for (int64_t i = 0; i*BLOCKS < n_blocks && n_blocks >= BLOCKS; i++) {
             const block * first = b + first_block(i, n_blocks);
-            prefetch<BLOCKS*sizeof(block)>(first);
+            fetch_ahead<BLOCKS*sizeof(block)>(first);
             add_step<P, T>(P([&](int j) { return first + j; }), in, i, sums);
         }
         each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });

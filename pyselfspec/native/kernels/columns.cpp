@@ -52,7 +52,7 @@ SELFSPEC_TILE void tile(const typename W::block * b, int64_t n_blocks, const Tok
         sums[t] = zero();
     });
     for (int64_t i = 0; i < n_blocks; i++) {
-        prefetch<sizeof(b[i])>(b + i);
+        fetch_ahead<sizeof(b[i])>(b + i);
         vi w[PER_RUN];
         each<PER_RUN/2>([&](auto j) {  // values 0 to 15 are in the lower nibbles
             const vi raw = eight_rows(b[i].qs, j);

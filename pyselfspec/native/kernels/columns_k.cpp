@@ -44,10 +44,10 @@ template <typename K, int T> void multiply_sums(const __m128i * pairs, const Tok
 
 template <typename K, int T>
 SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Token * tokens, int64_t row) {
+    constexpr int GROUP_LINES = (LINES<sizeof(*b)> + K::GROUPS - 1)/K::GROUPS;  // fetched run by run: not so many at once
     vf sums[T];
     each<T>([&](auto t) { sums[t] = zero(); });
     for (int64_t i = 0; i < n_blocks; i++) {
-        prefetch<sizeof(b[i])>(b + i);
         vi totals[T];
         each<T>([&](auto t) { totals[t] = zero_i(); });
         Pairs<K> pairs;
@@ -55,6 +55,7 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
             const K of(b[i], group);
             each<K::PAIRS>([&](auto p) { pairs[K::PAIRS*group + p] = of.pairs(p); });
             each<K::RUNS>([&](auto run) {
+                fetch_lines<GROUP_LINES*run/K::RUNS, GROUP_LINES*(run + 1)/K::RUNS>((const char *) (b + i) + 64*GROUP_LINES*group);
                 const auto computed = [&](int j) { return of.template weights<run>(j); };
                 vi kept[PER_RUN];
                 if constexpr (T > 1) {
@@ -139,7 +140,7 @@ template <typename K, int G> void many(const Weights & weights, int64_t row, con
         for (int64_t i = 0; i < n_here; i++) {
             for (int g = 0; g < G; g++) {
                 const auto b = (const typename K::block *) (weights.data + (row + 8*g)*weights.row_size) + i0 + i;
-                prefetch<sizeof(*b)>(b);
+                fetch_ahead<sizeof(*b)>(b);
                 unpacked[i][g].read(b);
             }
         }

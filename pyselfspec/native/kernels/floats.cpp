@@ -2,8 +2,8 @@
 //
 // A tile of R weight rows by T tokens keeps its R*T sums in registers; a vector of weights is converted once and
 // multiplied by T tokens, a vector of activations by R rows. Memory is still read in one stream: while a tile is
-// computed, the next one is prefetched from its first byte to its last. With AVX-512 a single token reads row after row,
-// the pattern that the processor's own prefetcher handles best.
+// computed, the next one is fetched into the second-level cache from its first byte to its last. With AVX-512 a single token reads
+// row after row, the pattern that the processor's own prefetcher handles best.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -83,8 +83,12 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
     const int64_t whole = weights.k/W::LANES*W::LANES;
     const char *  next  = weights.data + (row + R)*weights.row_size;
     for (int64_t k = 0; k < whole; k += W::LANES) {
-        if constexpr (R > 1) {
-            fetch<R*W::LANES*sizeof(weight)>(next + k*R*sizeof(weight));
+        if constexpr (R == 1) {
+            fetch_ahead<W::LANES*sizeof(weight)>(w[0] + k);
+        } else {
+            const char * of_next = next + k*R*sizeof(weight);
+            each<LINES<R*W::LANES*sizeof(weight)>>([&](auto i) { fetch_far(of_next + 64*i); });
+            each<R>([&](auto r) { fetch_near((const char *) (w[r] + k) + NEAR/2); });
         }
         step(w, k, k);
     }

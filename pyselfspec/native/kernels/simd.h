@@ -61,20 +61,27 @@ inline vi high_pairs(const uint8_t * p, int i) {
 }
 #endif
 
-// Fetches into the second-level cache. The processor's own prefetching ends with the page, and a kernel that multiplies
-// for several tokens is too far from the next one to hide the wait.
-template <size_t SIZE> inline void fetch(const char * p) {
-    for (size_t i = 0; i < SIZE; i += 64) {
-        __builtin_prefetch(p + i, 0, 2);
+// Fetches a line into the second-level cache, and into the first-level cache. Not to be in a function that does nothing else and
+// may not be inlined: GCC drops its calls.
+[[gnu::always_inline]] inline void fetch_far(const char * p)  { __builtin_prefetch(p, 0, 2); }
+[[gnu::always_inline]] inline void fetch_near(const char * p) { __builtin_prefetch(p, 0, 3); }
+
+// Weights are fetched twice before they are multiplied: FAR ahead into the second-level cache, since the processor's own
+// prefetching ends with the page, and NEAR ahead into the first-level cache, since instructions that wait for weights leave no
+// room for those that would ask for more. An EPYC of Zen 4 class wants 8 KB or more for the first; a Xeon of Emerald Rapids class
+// takes 4 to 16 KB alike, and 1 to 4 KB for the second.
+constexpr int FAR = 8192, NEAR = 2048;
+
+// Fetches what will be read as lines FIRST up to LAST at p are now.
+template <int FIRST, int LAST> [[gnu::always_inline]] inline void fetch_lines(const void * p) {
+#pragma GCC unroll 64
+    for (int i = FIRST; i < LAST; i++) {
+        fetch_far((const char *) p + FAR + 64*i);
+        fetch_near((const char *) p + NEAR + 64*i);
     }
 }
-
-// Fetches a line into the first-level cache.
-inline void fetch_near(const char * p) { __builtin_prefetch(p, 0, 3); }
-
-// An EPYC of Zen 4 class wants 8 KB or more, a Xeon of Sapphire Rapids class takes any distance from 4 to 16 KB alike.
-constexpr int AHEAD = 8192;
-template <size_t SIZE> inline void prefetch(const void * p) { fetch<SIZE>((const char *) p + AHEAD); }
+template <size_t SIZE> constexpr int LINES = (SIZE + 63)/64;
+template <size_t SIZE> [[gnu::always_inline]] inline void fetch_ahead(const void * p) { fetch_lines<0, LINES<SIZE>>(p); }
 
 }  // namespace selfspec
 #endif

@@ -227,7 +227,7 @@ template <typename P> struct UnpackedRows {
     Unpacked<P> * row(int64_t i) { return (Unpacked<P> *) memory + i*n_blocks; }
     void unpack(int64_t to, const typename P::block * b) {
         for (int64_t i = 0; i < n_blocks; i++) {
-            prefetch<sizeof(b[i])>(b + i);
+            fetch_ahead<sizeof(b[i])>(b + i);
             new (row(to) + i) Unpacked<P>(b + i);
         }
     }
@@ -256,7 +256,7 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
         for (int64_t row = begin; row < end; row++) {
             const auto b = blocks_of(row);
             row_times_tokens<P, n>(n_blocks, tokens + first, row, [&](int64_t i) {
-                prefetch<sizeof(b[i])>(b + i);
+                fetch_ahead<sizeof(b[i])>(b + i);
                 return Packed<P>(b + i);
             });
         }
