@@ -8,6 +8,7 @@
 #define GGML_COMMON_DECL_CPP
 #include "ggml-common.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -182,6 +183,22 @@ std::vector<char> interleaved_by_library(ggml_type type, const std::vector<char>
     return out;
 }
 
+// Weights of a type from floats. Of types whose quantization takes long: any bytes, which stand for weights as well, with a scale
+// in front that is a number.
+std::vector<char> weights_of(ggml_type type, const std::vector<float> & source, int64_t n_rows, int64_t k) {
+    std::vector<char> rows(n_rows*ggml_row_size(type, k));
+    if (!codebook_scheme(type).kernel) {
+        ggml_quantize_chunk(type, source.data(), rows.data(), 0, n_rows, k, nullptr);
+        return rows;
+    }
+    std::generate(rows.begin(), rows.end(), [] { return (char) rng(); });
+    for (size_t i = 0; i < rows.size(); i += ggml_type_size(type)) {
+        const ggml_fp16_t scale = ggml_fp32_to_fp16(0.01f);
+        memcpy(rows.data() + i, &scale, sizeof(scale));
+    }
+    return rows;
+}
+
 std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
     switch (type) {
         case GGML_TYPE_Q4_0:   return interleaved<block_q4_0>(rows, n_rows, k/32, 0x88);
@@ -233,8 +250,7 @@ void check(const Case & c) {
     static_assert(MAX_WIDTH == 32, "the widths below are around it");
     const int64_t row_size = (int64_t) ggml_row_size(c.type, c.k);
     const auto    source   = random_floats(c.n_rows*c.k);
-    std::vector<char> rows(c.n_rows*row_size);
-    ggml_quantize_chunk(c.type, source.data(), rows.data(), 0, c.n_rows, c.k, nullptr);
+    auto          rows     = weights_of(c.type, source, c.n_rows, c.k);
 
     std::vector<float> w(source);
     if (const auto unpack = ggml_get_type_traits(c.type)->to_float) {
@@ -284,9 +300,7 @@ void check(const Case & c) {
 
 // A broken activation breaks every result of its token, and no other token's.
 void check_not_numbers(const Case & c) {
-    std::vector<float> w(c.n_rows*c.k, 1);
-    std::vector<char>  rows(c.n_rows*ggml_row_size(c.type, c.k));
-    ggml_quantize_chunk(c.type, w.data(), rows.data(), 0, c.n_rows, c.k, nullptr);
+    auto rows = weights_of(c.type, std::vector<float>(c.n_rows*c.k, 1), c.n_rows, c.k);
     if (c.in_columns) {
         rows = in_columns(c.type, rows, c.n_rows, c.k);
     }

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 from places import ROOT, llama_cpp
 
+from tools.bench.cycles import SOURCES
+
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
 PROGRAMS = {
-    "kernels": ("floats", "blocks", "superblocks", "columns", "activations"),
+    "kernels": SOURCES,
     "attention": ("attention",),
 }
-N_KINDS = 18  # sixteen types, two with activations as they are
+N_KINDS = 23  # 21 types, two with activations as they are
 N_ATTENTION = 72
 VERSION = '#define GGML_VERSION ""\n#define GGML_COMMIT ""\n'  # made by CMake otherwise
 GGML = ("ggml.c", "ggml-quants.c", "ggml-threading.cpp")

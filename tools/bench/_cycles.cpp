@@ -32,7 +32,8 @@ float ggml_table_f32_ue4m3[1 << 8];
 using Dot = void(int n, float * out, size_t, const void * weights, size_t, const void * activations, size_t, int);
 Dot ggml_vec_dot_q8_0_q8_0, ggml_vec_dot_q4_0_q8_0, ggml_vec_dot_q4_1_q8_1, ggml_vec_dot_q5_0_q8_0, ggml_vec_dot_q5_1_q8_1,
     ggml_vec_dot_iq4_nl_q8_0, ggml_vec_dot_mxfp4_q8_0, ggml_vec_dot_q2_K_q8_K, ggml_vec_dot_q3_K_q8_K,
-    ggml_vec_dot_q4_K_q8_K, ggml_vec_dot_q5_K_q8_K, ggml_vec_dot_q6_K_q8_K, ggml_vec_dot_iq4_xs_q8_K;
+    ggml_vec_dot_q4_K_q8_K, ggml_vec_dot_q5_K_q8_K, ggml_vec_dot_q6_K_q8_K, ggml_vec_dot_iq4_xs_q8_K,
+    ggml_vec_dot_iq2_xxs_q8_K, ggml_vec_dot_iq2_xs_q8_K, ggml_vec_dot_iq2_s_q8_K, ggml_vec_dot_iq3_xxs_q8_K, ggml_vec_dot_iq3_s_q8_K;
 }
 
 namespace {
@@ -46,7 +47,9 @@ const std::map<ggml_type, Dot *> UPSTREAM = {
     {GGML_TYPE_MXFP4, ggml_vec_dot_mxfp4_q8_0}, {GGML_TYPE_Q2_K, ggml_vec_dot_q2_K_q8_K},
     {GGML_TYPE_Q3_K, ggml_vec_dot_q3_K_q8_K}, {GGML_TYPE_Q4_K, ggml_vec_dot_q4_K_q8_K},
     {GGML_TYPE_Q5_K, ggml_vec_dot_q5_K_q8_K}, {GGML_TYPE_Q6_K, ggml_vec_dot_q6_K_q8_K},
-    {GGML_TYPE_IQ4_XS, ggml_vec_dot_iq4_xs_q8_K},
+    {GGML_TYPE_IQ4_XS, ggml_vec_dot_iq4_xs_q8_K}, {GGML_TYPE_IQ2_XXS, ggml_vec_dot_iq2_xxs_q8_K},
+    {GGML_TYPE_IQ2_XS, ggml_vec_dot_iq2_xs_q8_K}, {GGML_TYPE_IQ2_S, ggml_vec_dot_iq2_s_q8_K},
+    {GGML_TYPE_IQ3_XXS, ggml_vec_dot_iq3_xxs_q8_K}, {GGML_TYPE_IQ3_S, ggml_vec_dot_iq3_s_q8_K},
 };
 
 uint64_t least(int n_runs, const std::function<void()> & f) {
@@ -67,7 +70,8 @@ std::vector<char> random_rows(ggml_type type, int64_t n_rows, int64_t k) {
         x = normal(rng);
     }
     std::vector<char> rows(n_rows*ggml_row_size(type, k));
-    ggml_quantize_chunk(type, source.data(), rows.data(), 0, n_rows, k, nullptr);
+    const std::vector<float> importance(k, 1);
+    ggml_quantize_chunk(type, source.data(), rows.data(), 0, n_rows, k, importance.data());
     return rows;
 }
 

@@ -34,6 +34,7 @@ SOURCES = (
     "floats",
     "blocks",
     "superblocks",
+    "codebooks",
     "columns",
     "columns_k",
     "columns_ours",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.constants import GGML_QUANT_SIZES
-from gguf.quants import quantize
+from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
@@ -68,12 +68,24 @@ def _fill_q6_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
     blocks[:, 208:] = _scale_bytes(std / _SPREAD[6] / _SUBSCALE)
 
 
+def _fill_from_table(ggml_type: Type) -> Callable[[Bytes, float, np.random.Generator], None]:
+    """For blocks whose weights are in tables: any bytes after the scale."""
+
+    def fill(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
+        blocks[:, :2] = _scale_bytes(1)
+        blocks[:, :2] = _scale_bytes(std / float(dequantize(blocks[:1000], ggml_type).std()))
+
+    return fill
+
+
+IN_TABLES = (Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S)
 FILL: dict[Type, Callable[[Bytes, float, np.random.Generator], None]] = {
     Type.Q4_0: _fill_q4_0,
     Type.Q8_0: _fill_q8_0,
     Type.Q4_K: _fill_q4_k,
     Type.Q5_K: _fill_q5_k,
     Type.Q6_K: _fill_q6_k,
+    **{ggml_type: _fill_from_table(ggml_type) for ggml_type in IN_TABLES},
 }
 
 

@@ -32,7 +32,7 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from tools.models.hybrids import N_VOCAB, PUBLISHED, TINY, Layout, previous_ids
-from tools.models.random_blocks import Type, random_rows
+from tools.models.random_blocks import IN_TABLES, Type, random_rows
 from tools.models.tiny_archs import NORM_EPS, Tensor, block_of
 from tools.models.tiny_gguf import CONTROL_TOKEN_GAIN, SUBLAYER_GAIN, replacing, tensor_rng
 from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN, add_spm_vocab
@@ -53,6 +53,7 @@ MODEL_TYPES = {
     "Q5_K": (Type.Q5_K, LlamaFileType.MOSTLY_Q5_K_S),
     "Q6_K": (Type.Q6_K, LlamaFileType.MOSTLY_Q6_K),
     "Q4_K_M": (Type.Q4_K, LlamaFileType.MOSTLY_Q4_K_M),
+    **{t.name: (t, LlamaFileType[f"MOSTLY_{t.name}"]) for t in IN_TABLES},
 }
 
 

@@ -12,16 +12,6 @@
 
 #include <cstdint>
 
-// A tile keeps its weights in registers only if nothing that takes them is called: its parts are inlined. That takes minutes to
-// compile with sanitizers, or for instructions that are emulated.
-#if defined(SELFSPEC_PARTS_APART) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SELFSPEC_TILE [[gnu::noinline]]
-#define SELFSPEC_PART inline
-#else
-#define SELFSPEC_TILE [[gnu::flatten, gnu::noinline]]
-#define SELFSPEC_PART [[gnu::always_inline]] inline
-#endif
-
 namespace selfspec {
 
 // Layouts of ours, see columns_ours.cpp. Scales are as in the file, byte by byte. In that of IQ4_XS, lower nibbles belong to

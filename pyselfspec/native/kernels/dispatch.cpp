@@ -69,7 +69,8 @@ int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
     if (!known || selfspec::is_off()) {
         return 0;
     }
-    return selfspec::has_kernel(weights) ? INT32_MAX : fast ? 0 : selfspec::MAX_WIDTH;
+    const int32_t most = selfspec::most_tokens(weights);
+    return most > 0 ? most : fast ? 0 : selfspec::MAX_WIDTH;
 }
 
 #else

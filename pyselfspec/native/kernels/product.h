@@ -106,14 +106,16 @@ struct Weights {
 using Kernel = void (*)(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens);
 
 struct Scheme {
-    Form   form;
-    Kernel kernel;
+    Form    form;
+    Kernel  kernel;
+    int32_t most = INT32_MAX;  // tokens: upstream multiplies more of them faster
 };
 
 // These return a Scheme whose kernel is NULL if there is none for the type.
 Scheme float_scheme(ggml_type type, ggml_prec precision);  // floats.cpp; activations are not rounded below that precision
 Scheme block_scheme(ggml_type type);       // blocks.cpp: blocks of 32 in the file's layout
 Scheme superblock_scheme(ggml_type type);  // superblocks.cpp: blocks of 256 in the file's layout
+Scheme codebook_scheme(ggml_type type);    // codebooks.cpp: those of them whose weights are in tables
 Scheme column_scheme(ggml_type type);      // columns.cpp: eight rows interleaved by upstream's repacking
 Scheme file_scheme(ggml_type type, ggml_prec precision);   // the first of the three above that has a kernel
 

@@ -58,7 +58,10 @@ bool is_known_list(const ggml_tensor * list) {
 
 }  // namespace
 
-bool has_kernel(const ggml_tensor * weights) { return scheme_of(weights, GGML_PREC_UNDEFINED).kernel; }
+int32_t most_tokens(const ggml_tensor * weights) {
+    const Scheme scheme = scheme_of(weights, GGML_PREC_UNDEFINED);
+    return scheme.kernel ? scheme.most : 0;
+}
 
 // An unknown operand or hint may change the meaning of the op, so such an op is left to upstream.
 bool takes_product(const ggml_tensor * op) {
@@ -67,8 +70,11 @@ bool takes_product(const ggml_tensor * op) {
     }
     const bool known_only = std::all_of(op->src + 3, std::end(op->src), [](const ggml_tensor * t) { return !t; });
     const ggml_tensor * x = op->src[1];
-    return known_only && is_known_list(list_of(op)) && knows_hints(op) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
-           scheme_of_product(op).kernel;
+    if (!known_only || !is_known_list(list_of(op)) || !knows_hints(op) || x->type != GGML_TYPE_F32 || x->nb[0] != sizeof(float)) {
+        return false;
+    }
+    const Scheme scheme = scheme_of_product(op);
+    return scheme.kernel && x->ne[op->op == GGML_OP_MUL_MAT ? 1 : 2] <= scheme.most;
 }
 
 bool same_inputs(const ggml_tensor * a, const ggml_tensor * b) {

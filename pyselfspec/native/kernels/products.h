@@ -7,7 +7,7 @@
 
 namespace selfspec {
 
-bool   has_kernel(const ggml_tensor * weights);  // for their type and present layout
+int32_t most_tokens(const ggml_tensor * weights);  // of a product for their type and present layout; 0 without a kernel
 bool   takes_product(const ggml_tensor * op);
 bool   same_inputs(const ggml_tensor * a, const ggml_tensor * b);  // whether the kernels of two products read activations in one form
 size_t product_work_size(const ggml_tensor * op, int n_threads);

@@ -49,6 +49,12 @@ inline vi shuffle8(vi a, vi i)           { return lookup(a, i); }  // an index t
 inline vi add_where(vi a, vi from, vi bits, int8_t x) {
     return vaddq_s8(a, and_(as_vi(vtstq_s8(from, bits)), repeat(x)));
 }
+inline vi sub8(vi a, vi b)               { return vsubq_s8(a, b); }
+inline vi negate_where(vi a, uint64_t bytes) {
+    const uint8x16_t which = vcombine_u8(vdup_n_u8((uint8_t) bytes), vdup_n_u8((uint8_t) (bytes >> 8)));
+    const vi         mask  = as_vi(vtstq_u8(which, vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201))));
+    return sub8(xor_(a, mask), mask);
+}
 
 inline vf as_floats(vi a)                { return vreinterpretq_f32_s8(a); }
 inline vi as_ints(vf a)                  { return vreinterpretq_s8_f32(a); }
@@ -108,6 +114,8 @@ inline v16 words16(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     return as_vi(vcombine_s64(vcreate_s64(a | (uint64_t) b << 32), vcreate_s64(c | (uint64_t) d << 32)));
 }
 inline v16 upper8(v16 a)                 { return vextq_s8(a, zero_i(), 8); }
+inline v16 twice8(v16 a)                 { return vshlq_n_s8(a, 1); }
+inline v16 alternate(v16 a, v16 b)       { return vzip1q_s8(a, b); }
 template <int SHIFT> v16 four_bits(v16 a) { return and_(right(a, SHIFT), repeat(15)); }
 template <typename... T> v16 bytes16(T... x) {
     const int8_t all[16] = {(int8_t) x...};
@@ -115,7 +123,8 @@ template <typename... T> v16 bytes16(T... x) {
 }
 
 template <typename F> vi every_second(int first, F part) { return part(first); }
-template <typename F> vi eights(F at)    { return vcombine_s8(vld1_s8((const int8_t *) at(0)), vld1_s8((const int8_t *) at(1))); }
+template <typename F> SELFSPEC_PART vi eights(F at)    { return vcombine_s8(vld1_s8((const int8_t *) at(0)), vld1_s8((const int8_t *) at(1))); }
+template <typename F> SELFSPEC_PART vi fours(F at)     { return as_vi(uint32x4_t{*at(0), *at(1), *at(2), *at(3)}); }
 template <typename F> vf twice(F half) {
     return from_halves(vreinterpret_u16_u32(vzip1_u32(vreinterpret_u32_u16(vdup_n_u16(half(0))), vreinterpret_u32_u16(vdup_n_u16(half(1))))));
 }
@@ -200,6 +209,15 @@ inline v16 four_and_two_bits(uint32_t low, uint32_t high) {
     const int16x8_t  down  = {0, -2, -4, -6, -8, -10, -12, -14};
     const uint8x8_t  twos  = vand_u8(vmovn_u16(vshlq_u16(vdupq_n_u16((uint16_t) high), down)), vdup_n_u8(3));
     const uint8x8_t  all   = vsub_u8(vorr_u8(fours, vshl_n_u8(twos, 4)), vdup_n_u8(32));
+    return as_vi(vcombine_u8(all, all));
+}
+
+template <int STRIDE> v16 top_nibbles(const char * p) {
+    const auto word = [&](int i) { uint32_t x; memcpy(&x, p + STRIDE*i, 4); return x; };
+    const auto tops = [&](int i) {
+        return vmovn_u32(vshrq_n_u32(uint32x4_t{word(i), word(i + 1), word(i + 2), word(i + 3)}, 28));
+    };
+    const uint8x8_t all = vmovn_u16(vcombine_u16(tops(0), tops(4)));
     return as_vi(vcombine_u8(all, all));
 }
 

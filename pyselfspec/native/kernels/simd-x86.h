@@ -13,6 +13,8 @@ inline v16 load16(const void * p)                      { return _mm_loadu_si128(
 inline v16 plus8(v16 a, int x)                         { return _mm_add_epi8(a, _mm_set1_epi8((char) x)); }
 inline v16 words16(uint32_t a, uint32_t b, uint32_t c, uint32_t d) { return _mm_setr_epi32((int) a, (int) b, (int) c, (int) d); }
 inline v16 upper8(v16 a)                               { return _mm_srli_si128(a, 8); }  // the upper eight bytes, moved down
+inline v16 twice8(v16 a)                               { return _mm_add_epi8(a, a); }
+inline v16 alternate(v16 a, v16 b)                     { return _mm_unpacklo_epi8(a, b); }  // their lower eight bytes
 template <int SHIFT> v16 four_bits(v16 a)              { return _mm_and_si128(_mm_srli_epi16(a, SHIFT), _mm_set1_epi8(15)); }
 template <typename... T> v16 bytes16(T... x)           { return _mm_setr_epi8((char) x...); }
 
@@ -22,6 +24,11 @@ inline __m256i join(__m128i a, __m128i b)              { return _mm256_inserti12
 inline __m128i two_eights(const void * a, const void * b) {
     const __m128i first = _mm_loadl_epi64((const __m128i *) a);
     return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), (const __m64 *) b));
+}
+
+template <typename F> SELFSPEC_PART __m128i four_fours(F at, int i) {
+    const auto two = [&](int j) { return _mm_unpacklo_epi32(_mm_loadu_si32(at(j)), _mm_loadu_si32(at(j + 1))); };
+    return _mm_unpacklo_epi64(two(i), two(i + 2));
 }
 
 template <typename F> __m128i four_halves(F half, int i) {
@@ -108,6 +115,18 @@ inline v16 four_and_two_bits(uint32_t low, uint32_t high) {
     const __m256i all   = _mm256_sub_epi32(_mm256_or_si256(lows, upper), _mm256_set1_epi32(32));
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
     return _mm_packs_epi16(words, words);
+}
+
+// The upper four bits of eight 32-bit numbers, one every STRIDE bytes: 4, or 8, where those between them are read, too.
+template <int STRIDE> v16 top_nibbles(const char * p) {
+    __m256i words = load256(p);
+    if constexpr (STRIDE == 8) {  // those at odd places from p - 4 on
+        const __m256 low = _mm256_castsi256_ps(load256(p - 4)), high = _mm256_castsi256_ps(load256(p + 28));
+        words = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xdd)), 0xd8);
+    }
+    const __m256i tops = _mm256_srli_epi32(words, 28);
+    const __m128i all  = _mm_packs_epi32(_mm256_castsi256_si128(tops), _mm256_extracti128_si256(tops, 1));
+    return _mm_packs_epi16(all, all);
 }
 
 // --- scaled sums ---

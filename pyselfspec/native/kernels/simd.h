@@ -9,6 +9,16 @@
 #include <cstdint>
 #include <cstring>
 
+// A tile keeps its weights in registers only if nothing that takes them is called: its parts are inlined. That takes minutes to
+// compile with sanitizers, or for instructions that are emulated.
+#if defined(SELFSPEC_PARTS_APART) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SELFSPEC_TILE [[gnu::noinline]]
+#define SELFSPEC_PART inline
+#else
+#define SELFSPEC_TILE [[gnu::flatten, gnu::noinline]]
+#define SELFSPEC_PART [[gnu::always_inline]] inline
+#endif
+
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define SELFSPEC_KERNELS 1
 #include "simd-x86.h"

@@ -1,32 +1,11 @@
-// Products with weights in blocks of 256 in the file's layout, one row after another: memory is read in one stream, which is
-// fastest.
-//
-// A block has integer scales for its parts of 16 or 32 weights, and a token's 256 values have one scale. Products are
-// therefore scaled and summed as integers, and converted to floats once per block. With several tiles of tokens, a few rows
-// are unpacked into the first-level cache, once for all tiles.
-#include "product.h"
+// Q2_K to Q6_K and IQ4_XS in the file's layout.
+#include "superblocks.h"
 
 #if defined(SELFSPEC_KERNELS)
-
-#define GGML_COMMON_DECL_CPP
-#define GGML_COMMON_IMPL_CPP
-#include "ggml-common.h"
-
-#include <new>
 
 namespace selfspec {
 
 namespace {
-
-constexpr int N = K_STEP/VB;  // vectors of 256 weights
-
-// --- scales, one for W weights, and minimums ---
-
-template <int W> struct Scales {
-    v16   bytes;
-    float d;
-    vf with(const Activations & in, int64_t k) const { return mul(repeat_f(d), repeat_f(in.scales[k/K_STEP])); }
-};
 
 // The products of W-weight parts' bytes and sums of activations.
 template <int W> vi with_sums(v16 bytes, const int16_t * sums) {
@@ -142,19 +121,12 @@ struct Q5_K : EightMinimums<block_q5_K> {
 };
 
 // Nibbles that encode signed values, with eight scales of six bits, stored with 32 added.
-struct IQ4_XS {
+struct IQ4_XS : Plain<32> {
     using block = block_iq4_xs;
-    static constexpr int  W    = 32;
-    static constexpr Form FORM = {Layout::q8k};
     const block * b;
-    Scales<W>     scales;
 
-    explicit IQ4_XS(const block * b) : b(b), scales{six_bits(b), from_half(b->d)} {}
-
+    explicit IQ4_XS(const block * b) : Plain(six_bits(b), from_half(b->d)), b(b) {}
     Signed vector(int i) const { return Signed(lookup(load16(kvalues_iq4nl), half_nibbles(b->qs, i))); }
-    vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
-        return fma(to_float(total), scales.with(in, k), acc);
-    }
 
     static v16 six_bits(const block * b) {
         uint32_t low;
@@ -162,106 +134,6 @@ struct IQ4_XS {
         return four_and_two_bits(low, b->scales_h);
     }
 };
-
-// --- the product ---
-
-template <typename P> using Vector = decltype(std::declval<P>().vector(0));
-template <typename P> using PairOf = PairScales<Vector<P>, P::W>;
-
-// A block that is unpacked each time it is multiplied.
-template <typename P> struct Packed {
-    P p;
-    explicit Packed(const typename P::block * b) : p(b) {}
-    Vector<P> vector(int i) const { return p.vector(i); }
-    PairOf<P> scales(int i) const { return PairOf<P>(p.scales.bytes, i); }
-};
-
-// A block that was unpacked before.
-template <typename P> struct Unpacked {
-    P         p;
-    vi        weights[N];
-    PairOf<P> of_pairs[N/2];
-
-    explicit Unpacked(const typename P::block * b) : p(b) {
-        each<N>([&](auto i) { weights[i] = p.vector(i).w; });
-        each<N/2>([&](auto i) { of_pairs[i] = PairOf<P>(p.scales.bytes, i); });
-    }
-    Vector<P> vector(int i) const         { return Vector<P>{weights[i]}; }
-    const PairOf<P> & scales(int i) const { return of_pairs[i]; }
-};
-
-template <typename P, typename Block, int T>
-inline void add_block(const Block & block, const Token * tokens, int64_t k, vf (&sums)[T]) {
-    const auto values = [&](int t, int i) { return load(tokens[t].in.values + k + i*VB); };
-    vi totals[T];
-    each<T>([&](auto t) { totals[t] = zero_i(); });
-    each<N/2>([&](auto i) {
-        const auto x = block.vector(2*i), y = block.vector(2*i + 1);
-        const auto scales = block.scales(i);
-        each<T>([&](auto t) { totals[t] = scales.add(totals[t], x, y, values(t, 2*i), values(t, 2*i + 1)); });
-    });
-    each<T>([&](auto t) { sums[t] = block.p.finish(totals[t], tokens[t].in, k, sums[t]); });
-}
-
-// block(i): block i of the row. Flattened: sums are in registers only if nothing that takes them is called.
-template <typename P, int T, typename F>
-[[gnu::flatten, gnu::noinline]] void row_times_tokens(int64_t n_blocks, const Token * tokens, int64_t row, F block) {
-    vf sums[T];
-    each<T>([&](auto t) { sums[t] = zero(); });
-    for (int64_t i = 0; i < n_blocks; i++) {
-        add_block<P>(block(i), tokens, i*K_STEP, sums);
-    }
-    each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
-}
-
-// Up to four unpacked rows, which usually fit into the L1 cache.
-template <typename P> struct UnpackedRows {
-    static constexpr int64_t ROOM = 64*1024/sizeof(Unpacked<P>);  // blocks
-
-    int64_t n_blocks;  // of a row
-    alignas(Unpacked<P>) char memory[ROOM*sizeof(Unpacked<P>)];
-
-    explicit UnpackedRows(int64_t n_blocks) : n_blocks(n_blocks) {}
-    int64_t at_once() const { return std::min<int64_t>(4, ROOM/n_blocks); }  // number of rows; 0 if a row is too long
-
-    Unpacked<P> * row(int64_t i) { return (Unpacked<P> *) memory + i*n_blocks; }
-    void unpack(int64_t to, const typename P::block * b) {
-        for (int64_t i = 0; i < n_blocks; i++) {
-            fetch_ahead<sizeof(b[i])>(b + i);
-            new (row(to) + i) Unpacked<P>(b + i);
-        }
-    }
-};
-
-template <typename P>
-void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    const int64_t n_blocks = weights.k/K_STEP;
-    const auto blocks_of = [&](int64_t row) { return (const typename P::block *) (weights.data + row*weights.row_size); };
-    if (UnpackedRows<P> rows(n_blocks); n_tokens > TILE && rows.at_once() > 0) {
-        for (int64_t first_row = row0; first_row < row1; first_row += rows.at_once()) {
-            const int64_t n_rows = std::min(rows.at_once(), row1 - first_row);
-            for (int64_t i = 0; i < n_rows; i++) {
-                rows.unpack(i, blocks_of(first_row + i));
-            }
-            in_tiles<TILE>(n_tokens, [&](auto n, int first) {
-                for (int64_t i = 0; i < n_rows; i++) {
-                    const Unpacked<P> * const row = rows.row(i);
-                    row_times_tokens<P, n>(n_blocks, tokens + first, first_row + i, [&](int64_t j) -> auto & { return row[j]; });
-                }
-            });
-        }
-        return;
-    }
-    in_tiles<TILE>(row0, row1, n_tokens, [&](auto n, int first, int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++) {
-            const auto b = blocks_of(row);
-            row_times_tokens<P, n>(n_blocks, tokens + first, row, [&](int64_t i) {
-                fetch_ahead<sizeof(b[i])>(b + i);
-                return Packed<P>(b + i);
-            });
-        }
-    });
-}
 
 template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P>};
 
@@ -275,7 +147,7 @@ Scheme superblock_scheme(ggml_type type) {
         case GGML_TYPE_Q5_K:   return SCHEME<Q5_K>;
         case GGML_TYPE_Q6_K:   return SCHEME<Q6_K>;
         case GGML_TYPE_IQ4_XS: return SCHEME<IQ4_XS>;
-        default:               return {};
+        default:               return codebook_scheme(type);
     }
 }
 
