@@ -170,7 +170,7 @@ def test_the_pages_show_the_speed_of_plain_decoding():
         if re.match(r"\| (Intel\(R\) Xeon\(R\) Processor|AMD EPYC) \| \S+\.gguf \|", row)
     ]
     want = [" | ".join([*row[1:5], *row[6:7], row[8]]) for row in rows]
-    got = re.findall(r"^\| [^|]+, I?Q\w+ \| ([12] \| .*) \|$", MEASURED, re.MULTILINE)
+    got = re.findall(r"^\| [^|]+, (?:I?Q|F)\w+ \| ([12] \| .*) \|$", MEASURED, re.MULTILINE)
     assert sorted(got) == sorted(want)
     pair = r"([\d.]+ \| [\d.]+ \| [\d.]+)"
     first = re.findall(rf"^\| [^|]+, Q\w+ \| {pair} \| {pair} \|$", README, re.MULTILINE)
