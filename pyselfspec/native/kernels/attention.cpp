@@ -168,7 +168,7 @@ void add_values(const Task & task, const Work & work, const Values & of, int64_t
     const char * const v = of.v + block*CELLS*task.v->nb[1];
     const auto weights_of = [&](int64_t j) { return work.weights_in(task, of.piece.head, j, i); };
     const auto mix_tiles  = [&](const auto & rows) {
-        in_tiles<OF_MANY>(visible.n, [&](auto n, int first) {
+        in_tiles<LANE_QUERIES>(visible.n, [&](auto n, int first) {
             const float * weights[n];
             float *       totals[n];
             for (int t = 0; t < n; t++) {

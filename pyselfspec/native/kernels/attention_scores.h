@@ -150,7 +150,7 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
 #if defined(SELFSPEC_AVX2)
     if (visible.n > FEW) {
         to_columns(work.rows, n, work.columns);
-        in_tiles<OF_MANY>(visible.n, [&](auto t, int first) {
+        in_tiles<LANE_QUERIES>(visible.n, [&](auto t, int first) {
             score(t, first, [&](auto q, auto scores) { multiply_columns<t>(work.columns, n, q, scores); });
         });
         return;

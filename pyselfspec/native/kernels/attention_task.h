@@ -16,7 +16,7 @@ namespace {
 
 constexpr int         CELLS          = 32;  // cells of a block
 constexpr int         QUERIES        = 4;   // queries that are multiplied at once
-constexpr int         OF_MANY        = VB == 32 ? 6 : QUERIES;  // the same, where no lanes are summed
+constexpr int         LANE_QUERIES   = VB == 32 ? 6 : QUERIES;  // the same, where no lanes are summed
 constexpr int         FEW            = 4*QUERIES;  // queries for which rows are converted whenever they are multiplied
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
@@ -163,7 +163,7 @@ struct Work {
         weights = memory.take<float>(most_pairs*task.n_queries*CELLS);
         largest = memory.take<float>(most_pairs*up(task.n_queries));
         sums    = memory.take<int64_t>(most_pairs*task.n_queries);
-        const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = OF_MANY*up(task.dk);
+        const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = LANE_QUERIES*up(task.dk);
         const int64_t of_columns = VB == 32 ? CELLS*up(task.dk) : 0;
         const int64_t of_totals = std::max(TOTALS, task.n_queries*up(task.dv));
         const int64_t n_own = up(of_rows + of_columns + of_queries + of_totals, 16);

@@ -88,7 +88,7 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
         } else {
             const char * of_next = next + k*R*sizeof(weight);
             each<LINES<R*W::LANES*sizeof(weight)>>([&](auto i) { fetch_far(of_next + 64*i); });
-            each<R>([&](auto r) { fetch_near((const char *) (w[r] + k) + NEAR/2); });
+            each<R>([&](auto r) { fetch_near((const char *) (w[r] + k) + NEAR_AHEAD/2); });
         }
         step(w, k, k);
     }

@@ -76,18 +76,18 @@ inline vi high_pairs(const uint8_t * p, int i) {
 [[gnu::always_inline]] inline void fetch_far(const char * p)  { __builtin_prefetch(p, 0, 2); }
 [[gnu::always_inline]] inline void fetch_near(const char * p) { __builtin_prefetch(p, 0, 3); }
 
-// Weights are fetched twice before they are multiplied: FAR ahead into the second-level cache, since the processor's own
-// prefetching ends with the page, and NEAR ahead into the first-level cache, since instructions that wait for weights leave no
+// Weights are fetched twice before they are multiplied: FAR_AHEAD into the second-level cache, since the processor's own
+// prefetching ends with the page, and NEAR_AHEAD into the first-level cache, since instructions that wait for weights leave no
 // room for those that would ask for more. An EPYC of Zen 4 class wants 8 KB or more for the first; a Xeon of Emerald Rapids class
 // takes 4 to 16 KB alike, and 1 to 4 KB for the second.
-constexpr int FAR = 8192, NEAR = 2048;
+constexpr int FAR_AHEAD = 8192, NEAR_AHEAD = 2048;
 
 // Fetches what will be read as lines FIRST up to LAST at p are now.
 template <int FIRST, int LAST> [[gnu::always_inline]] inline void fetch_lines(const void * p) {
 #pragma GCC unroll 64
     for (int i = FIRST; i < LAST; i++) {
-        fetch_far((const char *) p + FAR + 64*i);
-        fetch_near((const char *) p + NEAR + 64*i);
+        fetch_far((const char *) p + FAR_AHEAD + 64*i);
+        fetch_near((const char *) p + NEAR_AHEAD + 64*i);
     }
 }
 template <size_t SIZE> constexpr int LINES = (SIZE + 63)/64;
