@@ -145,7 +145,6 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
     });
 }
 
-
 }  // namespace
 
 }  // namespace selfspec
