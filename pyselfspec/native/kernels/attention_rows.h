@@ -84,7 +84,7 @@ template <typename T> struct Stored {
     Stored from(int64_t cell) const                { return {rows + cell*stride, stride}; }
     const char * at(int64_t cell, int64_t i) const { return rows + cell*stride + i/T::UNIT*sizeof(typename T::block); }
     vf   load(int64_t cell, int64_t i) const { return T::load(*(const typename T::block *) at(cell, i), i%T::UNIT); }
-    void fetch(int64_t cell, int64_t i, int64_t n) const {  // n values of the row in the next block
+    [[gnu::always_inline]] void fetch(int64_t cell, int64_t i, int64_t n) const {  // n values of the row in the next block
         for (const char * p = at(CELLS + cell, i); p < at(CELLS + cell, i + n); p += 64) {
             fetch_near(p);
         }

@@ -17,7 +17,9 @@ template <int T, typename Rows> void multiply_rows(Rows rows, int64_t n, const f
         vf totals[VL];
         each<VL>([&](auto j) { totals[j] = zero(); });
         const Rows k = rows.from(cell);
-        each<AT_ONCE>([&](auto c) { k.fetch(c, 0, n); });
+        for (int c = 0; c < AT_ONCE; c++) {
+            k.fetch(c, 0, n);
+        }
         for (int64_t i = 0; i < n; i += VL) {
             each<AT_ONCE>([&](auto c) {
                 const vf x = k.load(c, i);

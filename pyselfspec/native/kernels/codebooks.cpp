@@ -18,9 +18,6 @@ template <size_t SIZE> SELFSPEC_PART uint64_t read(const void * p) {
 // Scales of four bits, x, are 2x + 1.
 v16 odd(v16 x) { return plus8(twice8(x), 1); }
 
-// Negates the bytes of w for which those of `signs` are all ones.
-vi negate(vi w, vi signs) { return sub8(xor_(w, signs), signs); }
-
 // Four times seven signs in the lower bits of both halves: eight each, which are an even number.
 SELFSPEC_PART uint64_t even(uint64_t x) {
     constexpr uint64_t SEVEN = 0x0000007f0000007f;
@@ -32,13 +29,14 @@ SELFSPEC_PART uint64_t even(uint64_t x) {
 }
 
 // Eight parts of 32 weights have 32 bits each, every STRIDE bytes: four times seven signs, and a scale in the upper four bits.
-template <int STRIDE> struct SignsAndScales {
-    const char * first;
+template <int STRIDE> struct SignsBesideScales : Plain<32> {
+    const char * parts;
 
-    uint64_t part(int i) const { return read<4>(first + STRIDE*i); }
-    v16 scales() const         { return odd(top_nibbles<STRIDE>(first)); }
+    SignsBesideScales(const void * parts, float d) :
+        Plain(odd(top_nibbles<STRIDE>((const char *) parts)), d), parts((const char *) parts) {}
 
-    SELFSPEC_PART vi with_signs(vi w, int i) const {
+    uint64_t part(int i) const { return read<4>(parts + STRIDE*i); }
+    SELFSPEC_PART vi with_signs(vi w, int i) const {  // of vector i
         if constexpr (VB == 64) {
             return negate_where(w, even(part(2*i) | part(2*i + 1) << 32));
         }
@@ -49,26 +47,25 @@ template <int STRIDE> struct SignsAndScales {
     }
 };
 
-// Scales of which every byte of x has two, the first in its lower bits.
-v16 odd_nibbles(uint64_t x) {
-    const v16 both = words16((uint32_t) x, (uint32_t) (x >> 32), 0, 0);
+// Scales of which every byte has two, the first in its lower bits.
+template <size_t SIZE> v16 odd_nibbles(const uint8_t (&bytes)[SIZE]) {
+    const uint64_t x    = read<SIZE>(bytes);
+    const v16      both = words16((uint32_t) x, (uint32_t) (x >> 32), 0, 0);
     return odd(alternate(four_bits<0>(both), four_bits<4>(both)));
 }
 
-struct IQ2_XXS : Plain<32> {
+struct IQ2_XXS : SignsBesideScales<8> {
     using block = block_iq2_xxs;
-    const block *     b;
-    SignsAndScales<8> more;
+    const block * b;
 
-    explicit IQ2_XXS(const block * b) : IQ2_XXS(b, {(const char *) (b->qs + 2)}) {}
-    IQ2_XXS(const block * b, SignsAndScales<8> more) : Plain(more.scales(), from_half(b->d)/8), b(b), more(more) {}
+    explicit IQ2_XXS(const block * b) : SignsBesideScales(b->qs + 2, from_half(b->d)/8), b(b) {}
 
     SELFSPEC_PART Signed vector(int i) const {
         const auto at = [&](int j) {
             const int eight = EIGHTS*i + j;
             return iq2xxs_grid + ((const uint8_t *) b->qs)[8*(eight/4) + eight%4];
         };
-        return Signed(more.with_signs(eights(at), i));
+        return Signed(with_signs(eights(at), i));
     }
 };
 
@@ -76,7 +73,7 @@ struct IQ2_XS : Plain<16> {
     using block = block_iq2_xs;
     const block * b;
 
-    explicit IQ2_XS(const block * b) : Plain(odd_nibbles(read<sizeof(b->scales)>(b->scales)), from_half(b->d)/8), b(b) {}
+    explicit IQ2_XS(const block * b) : Plain(odd_nibbles(b->scales), from_half(b->d)/8), b(b) {}
 
     SELFSPEC_PART Signed vector(int i) const {
         const auto index = [&](int j) { return b->qs[EIGHTS*i + j]; };
@@ -89,7 +86,7 @@ struct IQ2_S : Plain<16> {
     using block = block_iq2_s;
     const block * b;
 
-    explicit IQ2_S(const block * b) : Plain(odd_nibbles(read<sizeof(b->scales)>(b->scales)), from_half(b->d)/8), b(b) {}
+    explicit IQ2_S(const block * b) : Plain(odd_nibbles(b->scales), from_half(b->d)/8), b(b) {}
 
     SELFSPEC_PART Signed vector(int i) const {
         const auto at = [&](int j) {
@@ -100,16 +97,14 @@ struct IQ2_S : Plain<16> {
     }
 };
 
-struct IQ3_XXS : Plain<32> {
+struct IQ3_XXS : SignsBesideScales<4> {
     using block = block_iq3_xxs;
-    const block *     b;
-    SignsAndScales<4> more;
+    const block * b;
 
-    explicit IQ3_XXS(const block * b) : IQ3_XXS(b, {(const char *) (b->qs + 64)}) {}
-    IQ3_XXS(const block * b, SignsAndScales<4> more) : Plain(more.scales(), from_half(b->d)/4), b(b), more(more) {}
+    explicit IQ3_XXS(const block * b) : SignsBesideScales(b->qs + 64, from_half(b->d)/4), b(b) {}
 
     SELFSPEC_PART Signed vector(int i) const {
-        return Signed(more.with_signs(fours([&](int j) { return iq3xxs_grid + b->qs[FOURS*i + j]; }), i));
+        return Signed(with_signs(fours([&](int j) { return iq3xxs_grid + b->qs[FOURS*i + j]; }), i));
     }
 };
 
@@ -117,7 +112,7 @@ struct IQ3_S : Plain<32> {
     using block = block_iq3_s;
     const block * b;
 
-    explicit IQ3_S(const block * b) : Plain(odd_nibbles(read<sizeof(b->scales)>(b->scales)), from_half(b->d)), b(b) {}
+    explicit IQ3_S(const block * b) : Plain(odd_nibbles(b->scales), from_half(b->d)), b(b) {}
 
     SELFSPEC_PART Signed vector(int i) const {
         const auto at = [&](int j) {

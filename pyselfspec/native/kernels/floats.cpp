@@ -87,8 +87,12 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
             fetch_ahead<W::LANES*sizeof(weight)>(w[0] + k);
         } else {
             const char * of_next = next + k*R*sizeof(weight);
-            each<LINES<R*W::LANES*sizeof(weight)>>([&](auto i) { fetch_far(of_next + 64*i); });
-            each<R>([&](auto r) { fetch_near((const char *) (w[r] + k) + NEAR_AHEAD/2); });
+            for (int i = 0; i < LINES<R*W::LANES*sizeof(weight)>; i++) {
+                fetch_far(of_next + 64*i);
+            }
+            for (int r = 0; r < R; r++) {
+                fetch_near((const char *) (w[r] + k) + NEAR_AHEAD/2);
+            }
         }
         step(w, k, k);
     }
@@ -139,7 +143,7 @@ Scheme float_scheme(ggml_type type, ggml_prec precision) {
 }
 
 Scheme file_scheme(ggml_type type, ggml_prec precision) {
-    for (const Scheme & scheme : {float_scheme(type, precision), block_scheme(type), superblock_scheme(type)}) {
+    for (const Scheme & scheme : {float_scheme(type, precision), block_scheme(type), superblock_scheme(type), codebook_scheme(type)}) {
         if (scheme.kernel) {
             return scheme;
         }

@@ -115,9 +115,9 @@ struct Scheme {
 Scheme float_scheme(ggml_type type, ggml_prec precision);  // floats.cpp; activations are not rounded below that precision
 Scheme block_scheme(ggml_type type);       // blocks.cpp: blocks of 32 in the file's layout
 Scheme superblock_scheme(ggml_type type);  // superblocks.cpp: blocks of 256 in the file's layout
-Scheme codebook_scheme(ggml_type type);    // codebooks.cpp: those of them whose weights are in tables
+Scheme codebook_scheme(ggml_type type);    // codebooks.cpp: the same, where weights are in tables
+Scheme file_scheme(ggml_type type, ggml_prec precision);   // the first of the four above that has a kernel
 Scheme column_scheme(ggml_type type);      // columns.cpp: eight rows interleaved by upstream's repacking
-Scheme file_scheme(ggml_type type, ggml_prec precision);   // the first of the three above that has a kernel
 
 // Calls f(0), f(1), ... with compile-time constants. The compiler keeps an array in registers only if every index is constant
 // from the start: unrolling a loop later is too late, and a loop that clears an array becomes a slow `rep stos`.

@@ -50,9 +50,9 @@ bool selfspec_reads_columns(void);
 int selfspec_interleave(struct ggml_tensor * tensor, const void * data, size_t size);
 
 // Returns up to how many tokens a product with these weights gives each token the bits that it has alone: INT32_MAX with a
-// kernel of ours for prompts, less where upstream computes wide batches in tiles; 0 if unknown, because these kernels are switched off or
-// do not support this processor, or the layout of the weights is neither ours nor one of repack.cpp. With `fast`, returns 0
-// also where there is no kernel for the weights here. Found through the backend's registry under this name.
+// kernel of ours for prompts, less where upstream computes wide batches in tiles; 0 if unknown, because these kernels are
+// switched off or do not support this processor, or the layout of the weights is neither ours nor one of repack.cpp. With
+// `fast`, returns 0 also where there is no kernel for the weights here. Found through the backend's registry under this name.
 int32_t selfspec_kernel_width(const struct ggml_tensor * weights, bool fast);
 
 #ifdef __cplusplus

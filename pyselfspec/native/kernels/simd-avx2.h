@@ -37,11 +37,10 @@ inline vi left(vi a, int n)              { return _mm256_slli_epi16(a, n); }
 inline vi lookup(v16 table, vi i)    { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), i); }
 inline vi shuffle8(vi a, v16 i)      { return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(i)); }
 inline int32_t largest32(vi a)           { return largest_of_eight(a); }
-inline vi negate_where(vi a, uint64_t bytes) {
+inline vi spread_bits(uint64_t x) {  // bit i as all bits of byte i
     const vi of_each = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const vi bits    = _mm256_set1_epi64x((int64_t) 0x8040201008040201);
-    const vi which   = _mm256_cmpeq_epi8(and_(_mm256_shuffle_epi8(repeat32((int32_t) bytes), of_each), bits), bits);
-    return sub8(xor_(a, which), which);
+    return _mm256_cmpeq_epi8(and_(_mm256_shuffle_epi8(repeat32((int32_t) x), of_each), bits), bits);
 }
 inline vi repeat64(int64_t x)            { return _mm256_set1_epi64x(x); }
 inline vi low64(vi a, vi b)              { return _mm256_unpacklo_epi64(a, b); }
@@ -150,8 +149,8 @@ inline uint32_t differ16(const void * p, int16_t x) {
 }
 
 template <typename F> vi every_second(int first, F part) { return join(part(first), part(first + 2)); }
-template <typename F> SELFSPEC_PART vi eights(F at)                    { return join(two_eights(at(0), at(1)), two_eights(at(2), at(3))); }
-template <typename F> SELFSPEC_PART vi fours(F at)                     { return join(four_fours(at, 0), four_fours(at, 4)); }
+template <typename F> SELFSPEC_PART vi eights(F at) { return join(two_eights(at(0), at(1)), two_eights(at(2), at(3))); }
+template <typename F> SELFSPEC_PART vi fours(F at)  { return join(four_fours(at, 0), four_fours(at, 4)); }
 template <typename F> vf twice(F half) {
     const __m128i all = four_halves(half, 0);
     return _mm256_cvtph_ps(_mm_unpacklo_epi16(all, all));

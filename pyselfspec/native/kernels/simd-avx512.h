@@ -35,7 +35,7 @@ template <int N> vi left(vi a)           { return _mm512_slli_epi16(a, N); }
 inline vi lookup(v16 table, vi i)    { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), i); }
 inline vi shuffle8(vi a, v16 i)      { return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(i)); }
 inline int32_t largest32(vi a)           { return largest_of_eight(_mm256_max_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1))); }
-inline vi negate_where(vi a, uint64_t bytes) { return _mm512_mask_sub_epi8(a, bytes, zero_i(), a); }  // a bit for each
+inline vi negate_where(vi a, uint64_t bits) { return _mm512_mask_sub_epi8(a, bits, zero_i(), a); }  // bytes whose bit is set
 inline vi repeat64(int64_t x)            { return _mm512_set1_epi64(x); }
 inline vi low64(vi a, vi b)              { return _mm512_unpacklo_epi64(a, b); }  // of every 16 bytes, side by side
 inline vi high64(vi a, vi b)             { return _mm512_unpackhi_epi64(a, b); }
@@ -173,7 +173,8 @@ template <typename F> SELFSPEC_PART vi eights(F at) {
 
 // The four bytes at each at(i), side by side.
 template <typename F> SELFSPEC_PART vi fours(F at) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(join(four_fours(at, 0), four_fours(at, 4))), join(four_fours(at, 8), four_fours(at, 12)), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(join(four_fours(at, 0), four_fours(at, 4))),
+                              join(four_fours(at, 8), four_fours(at, 12)), 1);
 }
 
 // Each half(i) as a float, twice.

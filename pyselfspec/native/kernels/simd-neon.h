@@ -50,10 +50,9 @@ inline vi add_where(vi a, vi from, vi bits, int8_t x) {
     return vaddq_s8(a, and_(as_vi(vtstq_s8(from, bits)), repeat(x)));
 }
 inline vi sub8(vi a, vi b)               { return vsubq_s8(a, b); }
-inline vi negate_where(vi a, uint64_t bytes) {
-    const uint8x16_t which = vcombine_u8(vdup_n_u8((uint8_t) bytes), vdup_n_u8((uint8_t) (bytes >> 8)));
-    const vi         mask  = as_vi(vtstq_u8(which, vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201))));
-    return sub8(xor_(a, mask), mask);
+inline vi spread_bits(uint64_t x) {  // bit i as all bits of byte i
+    const uint8x16_t bytes = vcombine_u8(vdup_n_u8((uint8_t) x), vdup_n_u8((uint8_t) (x >> 8)));
+    return as_vi(vtstq_u8(bytes, vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201))));
 }
 
 inline vf as_floats(vi a)                { return vreinterpretq_f32_s8(a); }
@@ -123,8 +122,10 @@ template <typename... T> v16 bytes16(T... x) {
 }
 
 template <typename F> vi every_second(int first, F part) { return part(first); }
-template <typename F> SELFSPEC_PART vi eights(F at)    { return vcombine_s8(vld1_s8((const int8_t *) at(0)), vld1_s8((const int8_t *) at(1))); }
-template <typename F> SELFSPEC_PART vi fours(F at)     { return as_vi(uint32x4_t{*at(0), *at(1), *at(2), *at(3)}); }
+template <typename F> SELFSPEC_PART vi eights(F at) {
+    return vcombine_s8(vld1_s8((const int8_t *) at(0)), vld1_s8((const int8_t *) at(1)));
+}
+template <typename F> SELFSPEC_PART vi fours(F at) { return as_vi(uint32x4_t{*at(0), *at(1), *at(2), *at(3)}); }
 template <typename F> vf twice(F half) {
     return from_halves(vreinterpret_u16_u32(vzip1_u32(vreinterpret_u32_u16(vdup_n_u16(half(0))), vreinterpret_u32_u16(vdup_n_u16(half(1))))));
 }

@@ -48,6 +48,13 @@ inline vf round_to_bf16(vf x) {
     return keep_no_number(x, as_floats(and_(up, repeat32((int32_t) 0xffff0000))));
 }
 
+// Negates the bytes of a for which those of `which` are all ones.
+inline vi negate(vi a, vi which) { return sub8(xor_(a, which), which); }
+
+#if !defined(SELFSPEC_AVX512)
+inline vi negate_where(vi a, uint64_t bits) { return negate(a, spread_bits(bits)); }
+#endif
+
 // Runs of 32 weights of a block of 256. 32 bytes hold 8/BITS runs, the first in the lowest bits; vector i has one run, part of
 // one, or two.
 #if !defined(SELFSPEC_AVX512)

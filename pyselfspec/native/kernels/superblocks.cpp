@@ -147,7 +147,7 @@ Scheme superblock_scheme(ggml_type type) {
         case GGML_TYPE_Q5_K:   return SCHEME<Q5_K>;
         case GGML_TYPE_Q6_K:   return SCHEME<Q6_K>;
         case GGML_TYPE_IQ4_XS: return SCHEME<IQ4_XS>;
-        default:               return codebook_scheme(type);
+        default:               return {};
     }
 }
 

@@ -79,7 +79,7 @@ SELFSPEC_PART void add_block(const Block & block, const Token * tokens, int64_t 
     each<T>([&](auto t) { totals[t] = zero_i(); });
     each<N/2>([&](auto i) {
         const auto x = block.vector(2*i), y = block.vector(2*i + 1);
-        const auto & scales = block.scales(i);
+        const auto & scales = block.scales(i);  // not copied: with AVX2 GCC copies halves of vectors, and loading them whole then waits
         each<T>([&](auto t) { totals[t] = scales.add(totals[t], x, y, values(t, 2*i), values(t, 2*i + 1)); });
     });
     each<T>([&](auto t) { sums[t] = block.p.finish(totals[t], tokens[t].in, k, sums[t]); });
