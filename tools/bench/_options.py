@@ -36,6 +36,10 @@ def run_options(command: Command) -> Command:
 
 model_argument = click.argument("model", type=file_path())
 
+kinds_option = click.option(
+    "--task", "kinds", multiple=True, help="Only this kind; may be given several times."
+)
+
 stock_option = click.option(
     "--stock",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -49,6 +53,11 @@ exit_option = click.option(
     type=click.IntRange(min=1),
     help="Draft with the first blocks.  [default: the model's own mask, else a quarter of them]",
 )
+
+
+def repeated(option: str, values: Iterable[object]) -> str:
+    """The option with each of its values, as on the command line."""
+    return "".join(f" {option} {value}" for value in values)
 
 
 def progress(items: Iterable[T], name: str) -> Iterable[T]:

@@ -23,7 +23,16 @@ import click
 from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance
 
-from ._options import file_path, keep, model_argument, progress, run_options, stock_option
+from ._options import (
+    file_path,
+    keep,
+    kinds_option,
+    model_argument,
+    progress,
+    repeated,
+    run_options,
+    stock_option,
+)
 from ._table import Table
 from ._task_file import read_tasks
 
@@ -60,7 +69,7 @@ def worker(way: str, library: Path, model: Path, threads: int) -> Iterator[Worke
 @model_argument
 @run_options
 @click.option("--tasks", type=file_path(), required=True, help="JSON lines, see the bench tasks.")
-@click.option("--only", "kinds", multiple=True, help="Kinds of tasks.  [default: all]")
+@kinds_option
 @click.option("--each", type=click.IntRange(min=1), help="Tasks of a kind.  [default: all]")
 @click.option("--tokens", type=click.IntRange(min=1), default=96)
 @stock_option
@@ -89,7 +98,8 @@ def command(
             for way in order:
                 found = workers[way].answer(task.turns[0], tokens)
                 answers.setdefault(task.kind, {}).setdefault(way, []).append(found)
-    given = f" --tasks {tasks.name} --tokens {tokens}" + (f" --each {each}" if each else "")
+    given = f" --tasks {tasks.name} --tokens {tokens}{repeated('--task', kinds)}"
+    given += f" --each {each}" if each else ""
     record: Record = {"load": round(os.getloadavg()[0], 2), "kinds": _summed(answers)}
     keep(provenance("drop_in", model, threads, given, command="drop-in") | record, TABLES[0], out)
 

@@ -22,11 +22,11 @@ from pyselfspec.bench.types import PLAIN
 from pyselfspec.speculate.config import AUTO
 from tools.records import Record, provenance
 
-from ._options import keep, model_argument, run_options
+from ._options import keep, model_argument, repeated, run_options
 from ._table import Table
 from ._task_file import Task
 from .tasks import TABLES as TASK_TABLES
-from .tasks import Answering, Run, cells, repeated, without_folders
+from .tasks import Answering, Run, cells, without_folders
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCH, WHOLE, DIFF = "search/replace", "whole file", "unified diff"

@@ -25,7 +25,7 @@ from tools.records import Record, provenance
 
 from ._llama_server import HOST
 from ._llama_server import serving as llama_serving
-from ._options import keep, model_argument, run_options
+from ._options import file_path, keep, kinds_option, model_argument, repeated, run_options
 from ._table import Table
 from ._task_file import Task, read_tasks
 from ._upstream_programs import folder_argument, program
@@ -85,7 +85,8 @@ def throughput(
 @folder_argument
 @model_argument
 @run_options
-@click.option("--tasks", "file", type=click.Path(path_type=Path), required=True)
+@click.option("--tasks", "file", type=file_path(), required=True)
+@kinds_option
 @click.option("--rounds", type=click.IntRange(min=1), default=3)
 @click.option("--tokens", type=click.IntRange(min=2), default=96, help="At most, per answer.")
 @click.option("--answers", type=click.IntRange(min=1), default=2, help="Per client and round.")
@@ -103,6 +104,7 @@ def command(
     threads: int,
     out: Path | None,
     file: Path,
+    kinds: tuple[str, ...],
     rounds: int,
     tokens: int,
     answers: int,
@@ -122,7 +124,7 @@ def command(
         "--no-ui",
         "-kvu",
     ]
-    prompts = iter(prompts_of(read_tasks(file, (), None), rounds * answers * sum(clients)))
+    prompts = iter(prompts_of(read_tasks(file, kinds, None), rounds * answers * sum(clients)))
     runs: Runs = {str(n): {way: [] for way in (THEIRS, PLAIN, DRAFTED)} for n in clients}
     with ExitStack() as stack:
         stack.enter_context(as_ctrl_c())  # servers are stopped then, too
@@ -138,9 +140,13 @@ def command(
                 for way in sorted(urls, reverse=bool(turn % 2)):
                     runs[str(n)][way].append(list(throughput(urls[way], chosen, n, settings)))
     options = f" --tasks {file.name} --rounds {rounds} --tokens {tokens} --answers {answers}"
-    options += f" --temp {temp:g}" + "".join(f" --clients {n}" for n in clients)
+    options += f" --temp {temp:g}{repeated('--clients', clients)}{repeated('--task', kinds)}"
     head = provenance("serving", model, threads, options, command="serving FOLDER")
-    keep(head | {"temperature": temp, "start_us": start_us, "runs": runs}, TABLES[0], out)
+    keep(
+        head | {"temperature": temp, "kinds": kinds, "start_us": start_us, "runs": runs},
+        TABLES[0],
+        out,
+    )
 
 
 def speed(rounds: Sequence[Sequence[int]]) -> float:
@@ -164,6 +170,7 @@ def cells(record: Record) -> list[list[str]]:
                 record["machine"].split(",")[0],
                 str(record["threads"]),
                 f"{record.get('temperature', 0):g}",
+                ", ".join(record.get("kinds", ())) or "all",
                 clients,
                 *(f"{speed(runs[way]):.0f}" for way in (THEIRS, PLAIN, DRAFTED)),
                 *(f"{median(ratios(runs, way, THEIRS)):.2f}" for way in (PLAIN, DRAFTED)),
@@ -182,6 +189,7 @@ TABLES = (
             "processor",
             "threads",
             "temperature",
+            "tasks",
             "clients",
             "llama-server, tokens/s",
             "plain, tokens/s",
@@ -191,7 +199,7 @@ TABLES = (
             "drafts over plain",
             "spread",
         ),
-        "<<" + ">" * 10,
+        "<<>><" + ">" * 8,
         cells,
     ),
 )

@@ -23,12 +23,12 @@ from pyselfspec.speculate.config import AUTO
 from tools.records import Record, provenance
 
 from ._llama_server import Answer, Client, serving
-from ._options import keep, model_argument, progress, run_options
+from ._options import keep, model_argument, progress, repeated, run_options
 from ._table import Table
 from ._task_file import Task
 from ._upstream_programs import folder_argument, program, run
 from .peers import ACCEPT, PROMPT
-from .tasks import ALL, Answering, Asked, repeated, task_options, together
+from .tasks import ALL, Answering, Asked, task_options, together
 
 SHORT = "-short"
 # Options for short keys and drafts. With stock kernels in Q4_0 a draft of three tokens costs hardly

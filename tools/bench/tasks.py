@@ -33,7 +33,15 @@ from pyselfspec.templates.messages import ASSISTANT, USER, Message
 from pyselfspec.templates.template import ChatTemplate
 from tools.records import Record, provenance
 
-from ._options import file_path, keep, model_argument, progress, run_options
+from ._options import (
+    file_path,
+    keep,
+    kinds_option,
+    model_argument,
+    progress,
+    repeated,
+    run_options,
+)
 from ._table import Table
 from ._task_file import Task, read_tasks
 
@@ -56,9 +64,7 @@ def task_options(command: Command) -> Command:
         click.option(
             "--each", "n_each", type=click.IntRange(min=1), help="Only the first of each kind."
         ),
-        click.option(
-            "--task", "kinds", multiple=True, help="Only this kind; may be given several times."
-        ),
+        kinds_option,
         click.option(
             "--temp",
             "temps",
@@ -106,10 +112,6 @@ class Asked:
 def without_folders(way: str) -> str:
     """A name of drafters, files without where they are."""
     return re.sub(r":[^+]*/", ":", way)
-
-
-def repeated(option: str, values: Iterable[str]) -> str:
-    return "".join(f" {option} {value}" for value in values)
 
 
 #
