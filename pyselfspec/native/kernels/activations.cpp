@@ -31,7 +31,7 @@ static int64_t sums_of(Form form) { return form.layout == Layout::q8k_sums16 ? 1
 
 static size_t values_end(Form form, int64_t k) {
     const int64_t n = padded(form, k);
-    return aligned(form.layout == Layout::q8k_starts ? n/32*sizeof(ColumnRun) : n*value_size(form));
+    return aligned(form.layout >= Layout::q8k_start ? n/32*sizeof(ColumnRun) : n*value_size(form));
 }
 static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
 
@@ -93,7 +93,8 @@ static void prepare_run(Form form, ColumnRun & run, const int8_t * values) {
     memcpy(run.values, values, 32);
     std::fill_n(run.starts, 4, 0);
     for (int i = 0; i < 8; i++) {
-        run.starts[i/(2*LANES)*LANES + i%LANES] -= form.offset*sum_of(values + 4*i, 4);
+        const int start = form.layout == Layout::q8k_starts ? i/(2*LANES)*LANES : 0;
+        run.starts[start + i%LANES] -= form.offset*sum_of(values + 4*i, 4);
     }
 }
 
@@ -146,6 +147,7 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
                 sums[(k0 + i)/part] = sum_of(q + i, part);
             }
             break;
+        case Layout::q8k_start:
         case Layout::q8k_starts: {
             int8_t bytes[K_STEP];
             scales[k0/K_STEP] = quantise(x, (int) n, bytes);

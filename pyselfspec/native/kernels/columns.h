@@ -14,24 +14,9 @@
 
 namespace selfspec {
 
-// Layouts of ours, see columns_ours.cpp. Scales are as in the file, byte by byte. In that of IQ4_XS, lower nibbles belong to
-// sub-blocks 0, 2, 4 and 6 of 32 values, upper ones to those after them.
-struct block_iq4_xsx8 {
-    ggml_half d[8];
-    uint8_t   scales_h[16];
-    uint8_t   scales_l[32];
-    uint8_t   qs[1024];
-};
-
-struct block_q3_Kx8 {
-    ggml_half d[8];
-    uint8_t   scales[96];
-    uint8_t   hmask[256];
-    uint8_t   qs[512];
-};
-
 #if defined(SELFSPEC_KERNELS)
-Scheme k_column_scheme(ggml_type type);  // columns_k.cpp
+Scheme k_column_scheme(ggml_type type);    // columns_k.cpp
+Scheme our_column_scheme(ggml_type type);  // columns_ours.cpp
 #endif
 
 #if defined(__AVX2__) && defined(SELFSPEC_KERNELS)

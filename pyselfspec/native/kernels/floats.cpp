@@ -3,7 +3,7 @@
 // A tile of R weight rows by T tokens keeps its R*T sums in registers; a vector of weights is converted once and
 // multiplied by T tokens, a vector of activations by R rows. Memory is still read in one stream: while a tile is
 // computed, the next one is fetched into the second-level cache from its first byte to its last. With AVX-512 a single token reads
-// row after row, the pattern that the processor's own prefetcher handles best.
+// row after row, the pattern that the processor's own prefetcher handles best. For a prompt, weights are converted once for all tokens.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -50,6 +50,18 @@ struct BF16 {
 using BF16 = BF16_F32;
 #endif
 
+template <typename W> using Vector = decltype(W::load_w(nullptr));
+
+// Rows of a tile for few tokens, of which it has four.
+constexpr int ROWS = VB == 32 ? 3 : 6;
+
+// The last n values of a row, and zeros up to the end of the vector, like the activations.
+template <typename W> auto load_tail(const typename W::weight * from, int64_t n) {
+    typename W::weight tail[W::LANES] = {};
+    std::copy(from, from + n, tail);
+    return W::load_w(tail);
+}
+
 template <typename W, int R, int T>
 void tile(const Weights & weights, int64_t row, const Token * tokens) {
     using weight = typename W::weight;
@@ -67,10 +79,10 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
     for (auto & of_row : sums) {
         std::fill_n(of_row, T, zero());
     }
-    const auto step = [&](const weight * const * w, int64_t at, int64_t k) {
-        decltype(W::load_w(w[0])) wv[R];
+    const auto step = [&](int64_t k, auto load_w) {
+        Vector<W> wv[R];
         for (int r = 0; r < R; r++) {
-            wv[r] = W::load_w(w[r] + at);
+            wv[r] = load_w(w[r] + k);
         }
         for (int t = 0; t < T; t++) {
             const auto av = W::load_a(a[t] + k);
@@ -94,16 +106,10 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
                 fetch_near((const char *) (w[r] + k) + NEAR_AHEAD/2);
             }
         }
-        step(w, k, k);
+        step(k, W::load_w);
     }
-    if (whole < weights.k) {  // zeros up to the end of the vector, like the activations
-        weight         tail[R][W::LANES] = {};
-        const weight * tails[R];
-        for (int r = 0; r < R; r++) {
-            std::copy(w[r] + whole, w[r] + weights.k, tail[r]);
-            tails[r] = tail[r];
-        }
-        step(tails, 0, whole);
+    if (whole < weights.k) {
+        step(whole, [&](const weight * from) { return load_tail<W>(from, weights.k - whole); });
     }
     for (int t = 0; t < T; t++) {
         for (int r = 0; r < R; r++) {
@@ -112,10 +118,76 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
     }
 }
 
+// --- prompts ---
+
+// Rows whose weights are converted together, as many as pieces of a product have a multiple of: their sums for three tokens fill the
+// registers.
+constexpr int MANY = VB == 32 ? 4 : 8;
+constexpr int SHARING = 3;
+
+// Values of each that are converted at once, into the first-level cache.
+constexpr int64_t CONVERTED = 512;
+
+// Tokens that are multiplied by them, whose sums stay near.
+constexpr int NEAR_TOKENS = 48;
+
+// Adds the products of n vectors of MANY rows, side by side, and of T tokens' values from k on.
+template <typename W, int T>
+SELFSPEC_TILE void add_converted(const Vector<W> * from, int64_t n, const Token * tokens, int64_t k, vf (*sums)[MANY]) {
+    const typename W::value * a[T];
+    each<T>([&](auto t) { a[t] = (const typename W::value *) tokens[t].in.values + k; });
+    vf totals[T][MANY];
+    each<T>([&](auto t) { each<MANY>([&](auto r) { totals[t][r] = sums[t][r]; }); });
+    for (int64_t i = 0; i < n; i++) {
+        Vector<W> av[T];
+        each<T>([&](auto t) { av[t] = W::load_a(a[t] + i*W::LANES); });
+        each<MANY>([&](auto r) {
+            const auto wv = from[MANY*i + r];
+            each<T>([&](auto t) { totals[t][r] = W::mac(wv, av[t], totals[t][r]); });
+        });
+    }
+    each<T>([&](auto t) { each<MANY>([&](auto r) { sums[t][r] = totals[t][r]; }); });
+}
+
+// Converts n vectors of each of MANY rows from value k on, and fetches what follows.
+template <typename W> void convert(const Weights & weights, int64_t row, int64_t k, int64_t n, Vector<W> * to) {
+    for (int r = 0; r < MANY; r++) {
+        const auto w = (const typename W::weight *) (weights.data + (row + r)*weights.row_size) + k;
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t left = weights.k - k - i*W::LANES;
+            fetch_far((const char *) (w + i*W::LANES + CONVERTED));
+            to[MANY*i + r] = left < W::LANES ? load_tail<W>(w + i*W::LANES, left) : W::load_w(w + i*W::LANES);
+        }
+    }
+}
+
+template <typename W> void many(const Weights & weights, int64_t row, const Token * tokens, int n_tokens) {
+    constexpr int64_t VECTORS = CONVERTED/W::LANES;
+    Vector<W> converted[VECTORS*MANY];
+    vf        sums[NEAR_TOKENS][MANY];
+    for (auto & of_token : sums) {
+        std::fill_n(of_token, MANY, zero());
+    }
+    for (int64_t k = 0; k < weights.k; k += CONVERTED) {
+        const int64_t n = std::min(VECTORS, (weights.k - k + W::LANES - 1)/W::LANES);
+        convert<W>(weights, row, k, n, converted);
+        in_tiles<SHARING>(n_tokens, [&](auto n_here, int t) { add_converted<W, n_here>(converted, n, tokens + t, k, sums + t); });
+    }
+    for (int t = 0; t < n_tokens; t++) {
+        for (int r = 0; r < MANY; r++) {
+            tokens[t].out[row + r] = sum(sums[t][r]);
+        }
+    }
+}
+
 template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    constexpr int ROWS = VB == 32 ? 3 : 6;
     int64_t row = row0;
+    for (; n_tokens > MAX_WIDTH && row + MANY <= row1; row += MANY) {
+        for (int t = 0; t < n_tokens; t += NEAR_TOKENS) {
+            many<W>(weights, row, tokens + t, std::min(NEAR_TOKENS, n_tokens - t));
+        }
+    }
     if (n_tokens == 1 && VB == 64) {  // elsewhere one row would wait for its own sum before adding the next product
         for (; row < row1; row++) {
             tile<W, 1, 1>(weights, row, tokens);

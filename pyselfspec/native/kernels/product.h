@@ -31,6 +31,7 @@ enum class Layout {
     q8k,         // bytes, a scale per 256
     q8k_sums16,  // bytes, a scale per 256, and the sum of every 16 values as 16 bits
     q8k_sums32,  // bytes, a scale per 256, and the sum of every 32 values as 16 bits
+    q8k_start,   // ColumnRun with one start, a scale per 256
     q8k_starts,  // ColumnRun, a scale per 256
 };
 
@@ -71,8 +72,8 @@ struct ColumnBlock {
     float   unused;
 };
 
-// 32 activations for eight interleaved rows, and where the products of eight of them begin: at -offset*sum(values), so that sums
-// of the products of signed weights fit 16 bits. Eight are those that two vectors have in one lane of a row.
+// 32 activations for eight interleaved rows, and where their products begin: at -offset*sum(values). With several starts eight
+// values have one, those that two vectors have in one lane of a row, so that sums of products of signed weights fit 16 bits.
 struct ColumnRun {
     int8_t  values[32];
     int32_t starts[4];
@@ -132,8 +133,8 @@ template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
         switch (std::min(MAX, n_tokens - first)) {
             case 1: f(std::integral_constant<int, 1>(), first); break;
             case 2: f(std::integral_constant<int, 2>(), first); break;
-            case 3: f(std::integral_constant<int, 3>(), first); break;
-            case 4: f(std::integral_constant<int, 4>(), first); break;
+            case 3: if constexpr (MAX >= 3) { f(std::integral_constant<int, 3>(), first); } break;
+            case 4: if constexpr (MAX >= 4) { f(std::integral_constant<int, 4>(), first); } break;
             case 5: if constexpr (MAX >= 5) { f(std::integral_constant<int, 5>(), first); } break;
             case 6: if constexpr (MAX >= 6) { f(std::integral_constant<int, 6>(), first); } break;
             case 7: if constexpr (MAX >= 7) { f(std::integral_constant<int, 7>(), first); } break;

@@ -25,7 +25,6 @@ inline vi add16(vi a, vi b)              { return _mm256_add_epi16(a, b); }
 inline vi mac2(vi a, vi b)               { return _mm256_madd_epi16(a, b); }
 inline vi dot2(vi u, vi s)               { return _mm256_maddubs_epi16(u, s); }
 inline vi sub32(vi a, vi b)              { return _mm256_sub_epi32(a, b); }
-inline vi mul32(vi a, vi b)              { return _mm256_mullo_epi32(a, b); }
 template <int N> vi left32(vi a)         { return _mm256_slli_epi32(a, N); }
 template <int N> vi right32(vi a)        { return _mm256_srli_epi32(a, N); }
 inline vi max32(vi a, vi b)              { return _mm256_max_epi32(a, b); }
