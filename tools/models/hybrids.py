@@ -21,6 +21,7 @@ import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
+from tools.models.sublayers import Attention, Mixer, gated_ffn, small
 from tools.models.tiny_archs import NORM_EPS, Tensor
 from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN
 
@@ -61,7 +62,7 @@ class Layout(ABC):
         for block in range(self.n_layer):
             for tensor in self.block(block):
                 yield Tensor(f"blk.{block}.{tensor.name}", tensor.shape, tensor.keep_f32)
-        yield _small(f"{self.output_norm}.weight", self.n_embd)
+        yield small(f"{self.output_norm}.weight", self.n_embd)
         yield Tensor("output.weight", (self.n_vocab, self.n_embd))
 
     @abstractmethod
@@ -125,83 +126,9 @@ def _step_biases(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
     return np.log(np.expm1(step)).astype(np.float32)
 
 
-# --- parts of blocks -------------------------------------------------------------------------
-
-
-def _small(name: str, *shape: int) -> Tensor:
-    return Tensor(name, shape, keep_f32=True)
-
-
-def _gated_ffn(n_embd: int, n_ff: int) -> list[Tensor]:
-    return [
-        Tensor("ffn_gate.weight", (n_ff, n_embd)),
-        Tensor("ffn_up.weight", (n_ff, n_embd)),
-        Tensor("ffn_down.weight", (n_embd, n_ff)),
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attention:
-    """Sizes of the attention sublayers."""
-
-    n_head: int
-    n_head_kv: int
-    head_dim: int
-
-    def tensors(self, n_embd: int, *, gated: bool = False, norms: bool = True) -> list[Tensor]:
-        """Gated: each query head has a gate of its size. Norms: of queries and keys."""
-        n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
-        return [
-            Tensor("attn_q.weight", (2 * n_q if gated else n_q, n_embd)),
-            Tensor("attn_k.weight", (n_kv, n_embd)),
-            Tensor("attn_v.weight", (n_kv, n_embd)),
-            *(_small(f"attn_{x}_norm.weight", self.head_dim) for x in "qk" if norms),
-            Tensor("attn_output.weight", (n_embd, n_q)),
-        ]
-
-    def add_header(self, writer: GGUFWriter) -> None:
-        writer.add_head_count(self.n_head)
-        writer.add_key_length(self.head_dim)
-        writer.add_value_length(self.head_dim)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mixer:
-    """Sizes of the recurrent sublayers."""
-
-    n_conv: int = 4
-    n_inner: int
-    n_state: int
-    n_head: int  # Mamba-1: the rank of the time steps
-    n_group: int = 0  # Mamba-1 has no groups
-
-    @property
-    def n_mixed(self) -> int:
-        """Channels of the convolution."""
-        return self.n_inner + 2 * self.n_group * self.n_state
-
-    def mamba2_tensors(self, n_embd: int) -> list[Tensor]:
-        return [
-            Tensor("ssm_in.weight", (self.n_inner + self.n_mixed + self.n_head, n_embd)),
-            _small("ssm_conv1d.weight", self.n_mixed, self.n_conv),
-            _small("ssm_conv1d.bias", self.n_mixed),
-            _small("ssm_dt.bias", self.n_head),
-            _small("ssm_a", self.n_head, 1),
-            _small("ssm_d", self.n_head, 1),
-            _small("ssm_norm.weight", self.n_group, self.n_inner // self.n_group),
-            Tensor("ssm_out.weight", (n_embd, self.n_inner)),
-        ]
-
-    def add_header(self, writer: GGUFWriter) -> None:
-        writer.add_ssm_conv_kernel(self.n_conv)
-        writer.add_ssm_inner_size(self.n_inner)
-        writer.add_ssm_state_size(self.n_state)
-        writer.add_ssm_time_step_rank(self.n_head)
-        if self.n_group:
-            writer.add_ssm_group_count(self.n_group)
-
-
-# --- architectures ---------------------------------------------------------------------------
+#
+# architectures
+#
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,15 +163,15 @@ class Lfm2(Patterned):
     def block(self, index: int) -> list[Tensor]:
         n_embd = self.n_embd
         convolution = [
-            _small("shortconv.conv.weight", n_embd, self.n_conv),
+            small("shortconv.conv.weight", n_embd, self.n_conv),
             Tensor("shortconv.in_proj.weight", (3 * n_embd, n_embd)),
             Tensor("shortconv.out_proj.weight", (n_embd, n_embd)),
         ]
         return [
-            _small("attn_norm.weight", n_embd),
+            small("attn_norm.weight", n_embd),
             *(self.attention.tensors(n_embd) if self.kinds[index] == "A" else convolution),
-            _small("ffn_norm.weight", n_embd),
-            *_gated_ffn(n_embd, self.n_ff),
+            small("ffn_norm.weight", n_embd),
+            *gated_ffn(n_embd, self.n_ff),
         ]
 
     def add_header(self, writer: GGUFWriter) -> None:
@@ -271,12 +198,12 @@ class Qwen35(Hybrid):
         return [
             Tensor("attn_qkv.weight", (mixer.n_mixed, n_embd)),
             Tensor("attn_gate.weight", (mixer.n_inner, n_embd)),
-            _small("ssm_conv1d.weight", mixer.n_mixed, mixer.n_conv),
-            _small("ssm_dt.bias", mixer.n_head),
-            _small("ssm_a", mixer.n_head),
+            small("ssm_conv1d.weight", mixer.n_mixed, mixer.n_conv),
+            small("ssm_dt.bias", mixer.n_head),
+            small("ssm_a", mixer.n_head),
             Tensor("ssm_beta.weight", (mixer.n_head, n_embd)),
             Tensor("ssm_alpha.weight", (mixer.n_head, n_embd)),
-            _small("ssm_norm.weight", mixer.n_state),
+            small("ssm_norm.weight", mixer.n_state),
             Tensor("ssm_out.weight", (n_embd, mixer.n_inner)),
         ]
 
@@ -284,10 +211,10 @@ class Qwen35(Hybrid):
         is_attention = (index + 1) % self.attention_period == 0
         attention = self.attention.tensors(self.n_embd, gated=True)
         return [
-            _small("attn_norm.weight", self.n_embd),
+            small("attn_norm.weight", self.n_embd),
             *(attention if is_attention else self._delta_net()),
-            _small("post_attention_norm.weight", self.n_embd),
-            *_gated_ffn(self.n_embd, self.n_ff),
+            small("post_attention_norm.weight", self.n_embd),
+            *gated_ffn(self.n_embd, self.n_ff),
         ]
 
     def add_header(self, writer: GGUFWriter) -> None:
@@ -313,10 +240,10 @@ class NemotronH(Patterned):
         n_embd = self.n_embd
         sublayers = {
             "M": self.mixer.mamba2_tensors(n_embd),
-            "F": _gated_ffn(n_embd, self.n_ff)[1:],  # no gate
+            "F": gated_ffn(n_embd, self.n_ff)[1:],  # no gate
             "A": self.attention.tensors(n_embd, norms=False),
         }
-        return [_small("attn_norm.weight", n_embd), *sublayers[self.kinds[index]]]
+        return [small("attn_norm.weight", n_embd), *sublayers[self.kinds[index]]]
 
     def add_header(self, writer: GGUFWriter) -> None:
         super().add_header(writer)
@@ -345,7 +272,7 @@ class Mamba2(Recurrent):
     arch: ClassVar[str] = "mamba2"
 
     def block(self, index: int) -> list[Tensor]:
-        return [_small("attn_norm.weight", self.n_embd), *self.mixer.mamba2_tensors(self.n_embd)]
+        return [small("attn_norm.weight", self.n_embd), *self.mixer.mamba2_tensors(self.n_embd)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,15 +285,15 @@ class Mamba(Recurrent):
         n_embd, mixer = self.n_embd, self.mixer
         n_inner, n_state, n_rank = mixer.n_inner, mixer.n_state, mixer.n_head
         return [
-            _small("attn_norm.weight", n_embd),
+            small("attn_norm.weight", n_embd),
             Tensor("ssm_in.weight", (2 * n_inner, n_embd)),
-            _small("ssm_conv1d.weight", n_inner, mixer.n_conv),
-            _small("ssm_conv1d.bias", n_inner),
+            small("ssm_conv1d.weight", n_inner, mixer.n_conv),
+            small("ssm_conv1d.bias", n_inner),
             Tensor("ssm_x.weight", (n_rank + 2 * n_state, n_inner)),
-            _small("ssm_dt.weight", n_inner, n_rank),  # rows shorter than a block of a K-quant
-            _small("ssm_dt.bias", n_inner),
-            _small("ssm_a", n_inner, n_state),
-            _small("ssm_d", n_inner),
+            small("ssm_dt.weight", n_inner, n_rank),  # rows shorter than a block of a K-quant
+            small("ssm_dt.bias", n_inner),
+            small("ssm_a", n_inner, n_state),
+            small("ssm_d", n_inner),
             Tensor("ssm_out.weight", (n_embd, n_inner)),
         ]
 
