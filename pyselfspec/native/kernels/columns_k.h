@@ -17,6 +17,8 @@ namespace {
 //   add(total, w, values, scale)   the Total of a row's lanes with the scaled products of a run
 //   finish(b, total, below, scale_in, sum)   below: of the bytes in `pairs` times the token's sums
 //   FORM                    the activations' form
+//   PAIRS                   how many `pairs` a group has; with none it needs no such function
+//   Total, Scale            the types of totals and scales
 constexpr int PAIRS_AT_ONCE = EACH/4;
 
 template <typename K> constexpr int N_PAIRS = K::GROUPS*K::PAIRS;

@@ -123,8 +123,8 @@ struct Q3_K : TwoBits<block_q3_Kx8, 8> {
     }
 };
 
-// Eight signed scales of six bits, and nibbles that encode signed values. With VNNI, a run's sum of products does not fit 16 bits: as a
-// float it is scaled in two instructions, as an integer in three.
+// Eight signed scales of six bits, and nibbles that encode signed values. With VNNI, a run's sum of products does not fit 16 bits: to
+// scale and add it takes two operations as a float, and three as an integer, whose product takes two.
 struct IQ4_XS {
     using block = block_iq4_xsx8;
     static constexpr int GROUPS = 4, RUNS = 2, PAIRS = 0;

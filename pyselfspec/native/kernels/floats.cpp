@@ -3,7 +3,8 @@
 // A tile of R weight rows by T tokens keeps its R*T sums in registers; a vector of weights is converted once and
 // multiplied by T tokens, a vector of activations by R rows. Memory is still read in one stream: while a tile is
 // computed, the next one is fetched into the second-level cache from its first byte to its last. With AVX-512 a single token reads
-// row after row, the pattern that the processor's own prefetcher handles best. For a prompt, weights are converted once for all tokens.
+// row after row, the pattern that the processor's own prefetcher handles best. For a prompt, weights
+// are converted once for many tokens.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -128,7 +129,7 @@ constexpr int SHARING = 3;
 // Values of each that are converted at once, into the first-level cache.
 constexpr int64_t CONVERTED = 512;
 
-// Tokens that are multiplied by them, whose sums stay near.
+// Tokens for which they are converted: their sums stay in that cache, too.
 constexpr int NEAR_TOKENS = 48;
 
 // Adds the products of n vectors of MANY rows, side by side, and of T tokens' values from k on.
