@@ -208,9 +208,7 @@ std::vector<char> in_columns(ggml_type type, const std::vector<char> & rows, int
         case GGML_TYPE_Q5_K:   return interleaved_32s<block_q5_K, block_q5_Kx8>(rows, n_rows, k/256);
         case GGML_TYPE_Q2_K:   return interleaved_q2_K(rows, n_rows, k/256);
         case GGML_TYPE_Q6_K:   return interleaved_q6_K(rows, n_rows, k/256);
-        case GGML_TYPE_Q3_K:
-        case GGML_TYPE_IQ4_XS: return interleaved_by_library(type, rows, n_rows, k);
-        default:               abort();
+        default:               return interleaved_by_library(type, rows, n_rows, k);
     }
 }
 

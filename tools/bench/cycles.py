@@ -38,6 +38,7 @@ SOURCES = (
     "columns",
     "columns_k",
     "columns_ours",
+    "columns_codebooks",
     "activations",
 )
 CACHE, MEMORY = "cache", "memory"

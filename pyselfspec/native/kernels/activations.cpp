@@ -31,7 +31,8 @@ static int64_t sums_of(Form form) { return form.layout == Layout::q8k_sums16 ? 1
 
 static size_t values_end(Form form, int64_t k) {
     const int64_t n = padded(form, k);
-    return aligned(form.layout >= Layout::q8k_start ? n/32*sizeof(ColumnRun) : n*value_size(form));
+    const auto size = form.layout >= Layout::q8k_coded32 ? n/64*sizeof(CodedRun) : n/32*sizeof(ColumnRun);
+    return aligned(form.layout >= Layout::q8k_start ? size : n*value_size(form));
 }
 static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
 
@@ -98,6 +99,26 @@ static void prepare_run(Form form, ColumnRun & run, const int8_t * values) {
     }
 }
 
+// Which of 64 values belongs to byte `byte` of a row in vector `i`: value i of eight, or such that a lane has the scale of 16.
+static int coded_place(Form form, int i, int byte) {
+    if (form.layout == Layout::q8k_coded32) {
+        return 8*byte + i;
+    }
+    return 32*(i/4) + i%4 + 8*(byte%2) + 4*(byte/2%2) + 16*(byte/4);
+}
+
+static void prepare_coded(Form form, CodedRun & run, const int8_t * values) {
+    std::fill_n(run.starts, 4, 0);
+    for (int i = 0; i < 8; i++) {
+        const int first = form.layout == Layout::q8k_coded16 ? i/4*2 : 0;
+        for (int byte = 0; byte < 8; byte++) {
+            const int8_t value = values[coded_place(form, i, byte)];
+            run.values[8*i + byte] = value;
+            run.starts[first + byte/4] -= form.offset*value;
+        }
+    }
+}
+
 // Converts n values at x, the first of which is value k0 of the token: K_STEP values, or a multiple of 64 for floats.
 static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t n, const float * x) {
     float *   floats = (float *) base + k0;
@@ -153,6 +174,15 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             scales[k0/K_STEP] = quantise(x, (int) n, bytes);
             for (int64_t i = 0; i < n; i += 32) {
                 prepare_run(form, ((ColumnRun *) base)[(k0 + i)/32], bytes + i);
+            }
+            break;
+        }
+        case Layout::q8k_coded32:
+        case Layout::q8k_coded16: {
+            int8_t bytes[K_STEP];
+            scales[k0/K_STEP] = quantise(x, (int) n, bytes);
+            for (int64_t i = 0; i < n; i += 64) {
+                prepare_coded(form, ((CodedRun *) base)[(k0 + i)/64], bytes + i);
             }
             break;
         }

@@ -15,9 +15,6 @@ template <size_t SIZE> SELFSPEC_PART uint64_t read(const void * p) {
     return x;
 }
 
-// Scales of four bits, x, are 2x + 1.
-v16 odd(v16 x) { return plus8(twice8(x), 1); }
-
 // Four times seven signs in the lower bits of both halves: eight each, which are an even number.
 SELFSPEC_PART uint64_t even(uint64_t x) {
     constexpr uint64_t SEVEN = 0x0000007f0000007f;

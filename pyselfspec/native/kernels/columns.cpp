@@ -94,5 +94,6 @@ Scheme column_scheme(ggml_type type) {
 // Upstream's repacking is switched off for other processors, see CMakeLists.txt.
 namespace selfspec {
 Scheme column_scheme(ggml_type) { return {}; }
+Scheme our_column_scheme(ggml_type) { return {}; }
 }
 #endif

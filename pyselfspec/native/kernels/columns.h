@@ -15,8 +15,8 @@
 namespace selfspec {
 
 #if defined(SELFSPEC_KERNELS)
-Scheme k_column_scheme(ggml_type type);    // columns_k.cpp
-Scheme our_column_scheme(ggml_type type);  // columns_ours.cpp
+Scheme k_column_scheme(ggml_type type);         // columns_k.cpp
+Scheme codebook_column_scheme(ggml_type type);  // columns_codebooks.cpp
 #endif
 
 #if defined(__AVX2__) && defined(SELFSPEC_KERNELS)

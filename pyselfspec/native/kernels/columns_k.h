@@ -1,5 +1,5 @@
 // Products with blocks of 256 weights, eight rows side by side, eight values of each row in turn. A block has 256 values of each row,
-// which are eight runs of 32.
+// which are eight runs of 32, or four of 64.
 #pragma once
 
 #include "columns.h"
@@ -22,6 +22,8 @@ namespace {
 constexpr int PAIRS_AT_ONCE = EACH/4;
 
 template <typename K> constexpr int N_PAIRS = K::GROUPS*K::PAIRS;
+template <typename K> constexpr int N_RUNS  = K::GROUPS*K::RUNS;
+template <typename K> constexpr int VECTORS = 256/EACH/N_RUNS<K>;  // of a run
 template <typename K> using Pairs = __m128i[std::max(1, N_PAIRS<K>)];
 
 template <typename K> SELFSPEC_PART void read_pairs(const K & of, int group, __m128i * pairs) {
@@ -30,10 +32,9 @@ template <typename K> SELFSPEC_PART void read_pairs(const K & of, int group, __m
     }
 }
 
-// The activations of a run, one of eight of block i.
+// The activations of a run of block i.
 template <typename K> const int8_t * values_of(const Token & token, int64_t i, int run) {
-    constexpr size_t SIZE = K::FORM.layout >= Layout::q8k_start ? sizeof(ColumnRun) : 32;
-    return (const int8_t *) token.in.values + SIZE*(8*i + run);
+    return (const int8_t *) token.in.values + run_size(K::FORM.layout)*(N_RUNS<K>*i + run);
 }
 
 // Products of the sums of tokens' values and the bytes that belong to them. Each pair of bytes has two sums.
@@ -61,12 +62,12 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
             read_pairs(of, group, pairs);
             each<K::RUNS>([&](auto run) {
                 fetch_lines<GROUP_LINES*run/K::RUNS, GROUP_LINES*(run + 1)/K::RUNS>((const char *) (b + i) + 64*GROUP_LINES*group);
-                const auto computed = [&](int j) { return of.template weights<run>(j); };
-                vi kept[PER_RUN];
+                const auto computed = [&](auto j) { return of.template weights<run>(j); };
+                vi kept[VECTORS<K>];
                 if constexpr (T > 1) {
-                    each<PER_RUN>([&](auto j) { kept[j] = computed(j); });
+                    each<VECTORS<K>>([&](auto j) { kept[j] = computed(j); });
                 }
-                const auto weights = [&](int j) { return T > 1 ? kept[j] : computed(j); };
+                const auto weights = [&](auto j) { return T > 1 ? kept[j] : computed(j); };
                 const auto scale   = of.template scale<run>();
                 each_token<T>([&](auto t) {
                     totals[t] = K::add(totals[t], weights, values_of<K>(tokens[t], i, K::RUNS*group + run), scale);
@@ -83,8 +84,8 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
 // --- more tokens than a tile has: blocks are unpacked once, into bytes and spread scales ---
 
 template <typename K> struct Unpacked {
-    vi                        weights[8][PER_RUN];
-    typename K::Scale         scales[8];
+    vi                        weights[N_RUNS<K>][VECTORS<K>];
+    typename K::Scale         scales[N_RUNS<K>];
     Pairs<K>                  pairs;
     const typename K::block * block;
 
@@ -95,7 +96,7 @@ template <typename K> struct Unpacked {
             read_pairs(of, group, pairs);
             each<K::RUNS>([&](auto run) {
                 const int to = K::RUNS*group + run;
-                each<PER_RUN>([&](auto j) { weights[to][j] = of.template weights<run>(j); });
+                each<VECTORS<K>>([&](auto j) { weights[to][j] = of.template weights<run>(j); });
                 scales[to] = of.template scale<run>();
             });
         }
@@ -108,7 +109,7 @@ template <typename K, int G, int T>
 SELFSPEC_TILE void add_unpacked(const Unpacked<K> * from, const Token * tokens, int64_t i, vf * sums) {
     typename K::Total totals[T][G] = {};
 #pragma GCC unroll 1
-    for (int run = 0; run < 8; run++) {
+    for (int run = 0; run < N_RUNS<K>; run++) {
         each_token<T>([&](auto t) {
             each<G>([&](auto g) {
                 const auto weights = [&](int j) { return from[g].weights[run][j]; };

@@ -59,8 +59,12 @@ bool selfspec_is_narrow(int64_t n_tokens) {
     return !selfspec::is_off() && n_tokens <= selfspec::MAX_WIDTH;
 }
 
-bool selfspec_reads_columns() {
-    return !selfspec::is_off() && selfspec::column_scheme(GGML_TYPE_Q6_K).kernel;
+bool selfspec_reads_columns(const ggml_tensor * weights) {
+    return !selfspec::is_off() && weights->ne[1]%8 == 0 && selfspec::column_scheme(weights->type).kernel;
+}
+
+bool selfspec_has_layout(const ggml_tensor * weights) {
+    return selfspec_reads_columns(weights) && selfspec::our_column_scheme(weights->type).kernel;
 }
 
 int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
@@ -77,7 +81,8 @@ int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
 
 size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
 bool   selfspec_is_narrow(int64_t) { return false; }
-bool   selfspec_reads_columns() { return false; }
+bool   selfspec_reads_columns(const ggml_tensor *) { return false; }
+bool   selfspec_has_layout(const ggml_tensor *) { return false; }
 int32_t selfspec_kernel_width(const ggml_tensor *, bool) { return 0; }
 
 #endif

@@ -33,6 +33,8 @@ enum class Layout {
     q8k_sums32,  // bytes, a scale per 256, and the sum of every 32 values as 16 bits
     q8k_start,   // ColumnRun with one start, a scale per 256
     q8k_starts,  // ColumnRun, a scale per 256
+    q8k_coded32, // CodedRun, a scale per 256; the weights' scales are for 32 each
+    q8k_coded16, // the same for 16 each
 };
 
 // The offset was added to the weights to make them unsigned; `start` in the activations subtracts its part of the product.
@@ -79,6 +81,18 @@ struct ColumnRun {
     int32_t starts[4];
 };
 
+// 64 activations in the order in which codes of weights are read (coded_place in activations.cpp), and where the products of each
+// of a row's lanes begin.
+struct CodedRun {
+    int8_t  values[64];
+    int32_t starts[4];
+};
+
+// Bytes of a run of activations with a scale per 256.
+constexpr size_t run_size(Layout layout) {
+    return layout >= Layout::q8k_coded32 ? sizeof(CodedRun) : layout >= Layout::q8k_start ? sizeof(ColumnRun) : 32;
+}
+
 constexpr int64_t K_STEP = 256;
 
 struct Activations {
@@ -118,7 +132,8 @@ Scheme block_scheme(ggml_type type);       // blocks.cpp: blocks of 32 in the fi
 Scheme superblock_scheme(ggml_type type);  // superblocks.cpp: blocks of 256 in the file's layout
 Scheme codebook_scheme(ggml_type type);    // codebooks.cpp: the same, where weights are in tables
 Scheme file_scheme(ggml_type type, ggml_prec precision);   // the first of the four above that has a kernel
-Scheme column_scheme(ggml_type type);      // columns.cpp: eight rows interleaved by upstream's repacking
+Scheme column_scheme(ggml_type type);      // columns.cpp: eight rows interleaved
+Scheme our_column_scheme(ggml_type type);  // columns_ours.cpp: in a layout that upstream does not have
 
 // Calls f(0), f(1), ... with compile-time constants. The compiler keeps an array in registers only if every index is constant
 // from the start: unrolling a loop later is too late, and a loop that clears an array becomes a slow `rep stos`.

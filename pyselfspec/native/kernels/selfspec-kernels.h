@@ -41,12 +41,12 @@ bool selfspec_compute(const struct selfspec_meetings * of, struct ggml_compute_p
 bool    selfspec_is_narrow(int64_t n_tokens);
 int64_t selfspec_rows_in_fours(int64_t n_rows);  // number of rows, of n_rows, for which the product of four rows may be used
 
-// Returns whether the kernels here read Q5_K, Q6_K, Q3_K and IQ4_XS with eight rows interleaved. Upstream computes the first two
-// slowly on x86 and therefore never chooses that there; the others are layouts of ours.
-bool selfspec_reads_columns(void);
+// Returns whether the kernels here read these weights with eight rows interleaved, and whether that is a layout of ours: of Q3_K,
+// IQ4_XS, and where there is AVX-512 VBMI, IQ2 and IQ3.
+bool selfspec_reads_columns(const struct ggml_tensor * weights);
+bool selfspec_has_layout(const struct ggml_tensor * weights);
 
-// Copies rows of Q3_K or IQ4_XS, all that the tensor has, into it with eight of them interleaved. Returns 0, or -1 if their number
-// or the size does not fit.
+// Copies rows, all that the tensor has, into it in a layout of ours. Returns 0, or -1 if their number or the size does not fit.
 int selfspec_interleave(struct ggml_tensor * tensor, const void * data, size_t size);
 
 // Returns up to how many tokens a product with these weights gives each token the bits that it has alone: INT32_MAX with a

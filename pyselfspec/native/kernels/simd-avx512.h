@@ -146,6 +146,19 @@ inline vi sign8(vi a, vi s)              { return _mm512_mask_sub_epi8(a, _mm512
 // Bit i: the i-th of LANES16 halves is not x.
 inline uint32_t differ16(const void * p, int16_t x) { return _mm512_cmpneq_epi16_mask(load(p), repeat16(x)); }
 
+inline uint64_t top_bits(vi a)           { return _mm512_movepi8_mask(a); }
+inline vi where(uint64_t bits, vi a, vi b) { return _mm512_mask_blend_epi8(bits, b, a); }  // a where the byte's bit is set
+inline vi choose(vi bits, vi a, vi b)    { return _mm512_ternarylogic_epi32(bits, a, b, 0xca); }  // those of a, and the others of b
+inline vi pairs_low(vi a, vi b)          { return _mm512_unpacklo_epi16(a, b); }  // of bytes, of every 16
+inline vi pairs_high(vi a, vi b)         { return _mm512_unpackhi_epi16(a, b); }
+
+#if defined(__AVX512VBMI__)
+#define SELFSPEC_VBMI 1
+// Bytes of a table of 64 or 128; the indices' upper bits may be anything.
+inline vi lookup64(vi table, vi i)       { return _mm512_permutexvar_epi8(i, table); }
+inline vi lookup128(const void * table, vi i) { return _mm512_permutex2var_epi8(load(table), i, load((const char *) table + 64)); }
+#endif
+
 #if defined(__AVX512BF16__)
 #define SELFSPEC_BF16 1
 inline vf mac_bf16(vi w, vi a, vf acc)   { return _mm512_dpbf16_ps(acc, (__m512bh) w, (__m512bh) a); }

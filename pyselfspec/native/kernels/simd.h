@@ -48,6 +48,9 @@ inline vf round_to_bf16(vf x) {
     return keep_no_number(x, as_floats(and_(up, repeat32((int32_t) 0xffff0000))));
 }
 
+// Scales of four bits, x, of IQ2 and IQ3 are 2x + 1.
+inline v16 odd(v16 x) { return plus8(twice8(x), 1); }
+
 // Negates the bytes of a for which those of `which` are all ones.
 inline vi negate(vi a, vi which) { return sub8(xor_(a, which), which); }
 

@@ -1,0 +1,36 @@
+// Copying rows of blocks of 256 weights into blocks that hold eight rows.
+#pragma once
+
+#include "ggml.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace selfspec {
+
+// IQ2 and IQ3, see columns_codebooks.cpp; returns what selfspec_interleave() does.
+int interleave_codebook(ggml_tensor * t, const void * data, size_t size);
+
+// Copies blocks by `interleave(row, r, to)`, which writes all but the scale of row r's block to `to`, which is zero before.
+template <typename Row, typename Rows> int interleave_all(ggml_tensor * t, const void * data, size_t size) {
+    static_assert(sizeof(Rows) == 8*sizeof(Row), "rows take as much memory as before");
+    const int64_t n_blocks = t->ne[0]/256, n_rows = ggml_nrows(t);
+    if (n_rows%8 != 0 || size != n_rows*n_blocks*sizeof(Row)) {
+        return -1;
+    }
+    const auto from = (const Row *) data;
+    const auto to   = (Rows *) t->data;
+    for (int64_t group = 0; group < n_rows/8; group++) {
+        for (int64_t b = 0; b < n_blocks; b++) {
+            Rows & all = to[group*n_blocks + b] = {};
+            for (int r = 0; r < 8; r++) {
+                const Row & row = from[(8*group + r)*n_blocks + b];
+                all.d[r] = row.d;
+                interleave(row, r, all);
+            }
+        }
+    }
+    return 0;
+}
+
+}  // namespace selfspec
