@@ -19,7 +19,9 @@
 #include "vec.h"
 
 #include <iterator>
+#include <new>
 #include <numeric>
+#include <optional>
 
 namespace selfspec {
 
@@ -54,10 +56,13 @@ const float * tops_of(const Task & task, Work & work, int64_t first_head, int64_
 // Replaces the scores of a block by exp(score - largest), and returns the sum of these weights.
 int64_t to_weights(float * block, float largest) {
     vi sums = zero_i();
-    for (int c = 0; c < CELLS; c += VL) {
-        const vf weights = ggml_v_expf(sub(load_f(block + c), repeat_f(largest)));
-        store_f(block + c, weights);
-        sums = add_pairs(sums, to_int(mul(weights, repeat_f(ONE))));
+    const auto to_weight = [&](int c) {
+        const vf weight = ggml_v_expf(sub(load_f(block + c), repeat_f(largest)));
+        store_f(block + c, weight);
+        return to_int(mul(weight, repeat_f(ONE)));
+    };
+    for (int c = 0; c < CELLS; c += 2*VL) {
+        sums = add_pairs(sums, add32(to_weight(c), to_weight(c + VL)));  // at most 2^31, not negative as 32 bits without a sign
     }
     int64_t of_lane[VB/8];
     store(of_lane, sums);
@@ -260,18 +265,26 @@ bool takes_attention(const ggml_tensor * op) {
            known_type(k) && known_type(v) && k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
 }
 
-size_t attention_work_size(const ggml_tensor * op, int n_threads) {
+// Bytes that n_threads threads need together for some tokens.
+static size_t work_size(const ggml_tensor * op, const Division & by, int n_threads) {
     const auto size = [&](int64_t first_token) {
         Memory memory = {64};  // a nonzero address: counts the bytes that alignment may waste
-        Work(Task(op, first_token), n_threads, 0, memory);
-        return memory.end;
+        Work(Task(op, first_token, by.n_tokens), n_threads, 0, memory);
+        return up((int64_t) memory.end, 64);
     };
-    const int64_t n = most_tokens(op);
-    return std::max(size(0), size((op->src[0]->ne[1] - 1)/n*n));
+    return std::max(size(0), size((by.n_all - 1)/by.n_tokens*by.n_tokens));
 }
 
-static void attention_from(const ggml_compute_params * params, const ggml_tensor * op, int64_t first_token) {
-    const Task task(op, first_token);
+size_t attention_work_size(const ggml_tensor * op, int n_threads) {
+    const Division by(op, n_threads);
+    if (by.alone) {
+        return alignof(Taken) + n_threads*(sizeof(Taken) + work_size(op, by, 1));
+    }
+    return work_size(op, by, n_threads);
+}
+
+static void attention_together(const ggml_compute_params * params, const ggml_tensor * op, int64_t first_token, int64_t n_tokens) {
+    const Task task(op, first_token, n_tokens);
     Memory     memory = {(uintptr_t) params->wdata};
     Work work(task, params->nth, params->ith, memory);
     work.plan(task);
@@ -291,17 +304,48 @@ static void attention_from(const ggml_compute_params * params, const ggml_tensor
         share(work.n_blocks*n_heads, [&](int64_t i) { weights_of_block(task, work, first, i/work.n_blocks, i%work.n_blocks); });
         ggml_barrier(params->threadpool);
 
-        const HeadPieces pieces(n_heads, (task.dv + unit_of(task.v) - 1)/unit_of(task.v), task.n_queries, params->nth);
+        const HeadPieces pieces(n_heads, task.n_units(), task.n_queries, params->nth);
         values_of(task, work, first, pieces, pieces.n*params->ith/params->nth, pieces.n*(params->ith + 1)/params->nth);
     }
 }
 
+static void attention_alone(const ggml_compute_params * params, const ggml_tensor * op, const Division & by) {
+    Taken * const taken = (Taken *) GGML_PAD((uintptr_t) params->wdata, alignof(Taken));
+    const uintptr_t own = (uintptr_t) (taken + params->nth) + params->ith*work_size(op, by, 1);
+    new (taken + params->ith) Taken;
+    ggml_barrier(params->threadpool);
+
+    std::optional<Task> task;
+    std::optional<Work> work;
+    share_and_steal(by.n_pieces(), params->ith, params->nth, taken, true, [&](int64_t i) {
+        const int64_t head = i%by.n_heads, first_token = i/by.n_heads*by.n_tokens;
+        if (!task || task->first_token != first_token) {
+            Memory memory = {own};
+            task.emplace(op, first_token, by.n_tokens);
+            work.emplace(*task, 1, 0, memory);
+            work->plan(*task);
+        }
+        for (int64_t block = 0; block < work->n_blocks; block++) {
+            scores_of_block(*task, *work, head, 0, block);
+        }
+        for (int64_t block = 0; block < work->n_blocks; block++) {
+            weights_of_block(*task, *work, head, 0, block);
+        }
+        values_of(*task, *work, head, HeadPieces(1, task->n_units(), task->n_queries, 1), 0, 1);
+    });
+}
+
 void attention(const ggml_compute_params * params, ggml_tensor * op) {
-    for (int64_t first_token = 0; first_token < op->src[0]->ne[1]; first_token += most_tokens(op)) {
+    const Division by(op, params->nth);
+    if (by.alone) {
+        attention_alone(params, op, by);
+        return;
+    }
+    for (int64_t first_token = 0; first_token < by.n_all; first_token += by.n_tokens) {
         if (first_token > 0) {
             ggml_barrier(params->threadpool);  // the work memory is reused
         }
-        attention_from(params, op, first_token);
+        attention_together(params, op, first_token, by.n_tokens);
     }
 }
 

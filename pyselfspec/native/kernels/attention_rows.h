@@ -106,7 +106,7 @@ struct Bytes {
 // Calls f with the rows of whole vectors at `rows`, if it is faster to convert them for each tile of n_queries than to convert them
 // once, store them, and load them again.
 template <typename F> bool with_stored(int n_queries, const ggml_tensor * t, const char * rows, F f) {
-    if (t->type == GGML_TYPE_F16 && (VB != 32 || n_queries <= FEW)) {
+    if (t->type == GGML_TYPE_F16 && (!HAS_COLUMNS || n_queries <= FEW)) {
         f(Stored<Halves>{rows, t->nb[1]});
     } else if (t->type == GGML_TYPE_Q8_0 && n_queries <= FEW) {
         f(Stored<Bytes>{rows, t->nb[1]});
@@ -121,9 +121,6 @@ inline bool known_type(const ggml_tensor * t) {
     const bool in_blocks = ggml_blck_size(t->type) == 32 && t->ne[0]%32 == 0 && ggml_get_type_traits(t->type)->to_float;
     return (is_float || in_blocks) && t->nb[0] == ggml_type_size(t->type);
 }
-
-// Values that stay together.
-inline int64_t unit_of(const ggml_tensor * t) { return std::max<int64_t>(VL, ggml_blck_size(t->type)); }
 
 }  // namespace
 

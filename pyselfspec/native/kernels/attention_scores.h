@@ -32,7 +32,7 @@ template <int T, typename Rows> void multiply_rows(Rows rows, int64_t n, const f
     }
 }
 
-#if defined(SELFSPEC_AVX2)  // not measured with longer vectors
+#if defined(__AVX2__)  // not measured with NEON
 // Turns rows of n floats into columns: value i of all cells side by side, for each i.
 inline void to_columns(const float * rows, int64_t n, float * columns) {
     for (int64_t i = 0; i < n; i += VL) {
@@ -42,35 +42,35 @@ inline void to_columns(const float * rows, int64_t n, float * columns) {
     }
 }
 
-// Adds lanes first, first + STEP, ... of the products of some queries and 2*VL cells, in the order of `sums`.
-template <int T, int STEP>
-void add_lanes(const float * columns, int64_t n, const float * const * q, int first, vf (&totals)[T][2]) {
-    if constexpr (STEP == VL) {
-        vf products[T][2];
-        each<T>([&](auto t) { products[t][0] = products[t][1] = zero(); });
-        for (int64_t i = first; i < n; i += VL) {
-            const vf x = load_f(columns + i*CELLS), y = load_f(columns + i*CELLS + VL);
-            each<T>([&](auto t) {
-                const vf value = repeat_f(q[t][i]);
-                products[t][0] = fma(x, value, products[t][0]);
-                products[t][1] = fma(y, value, products[t][1]);
-            });
-        }
-        each<T>([&](auto t) { totals[t][0] = products[t][0]; totals[t][1] = products[t][1]; });
-    } else {
-        vf others[T][2];
-        add_lanes<T, 2*STEP>(columns, n, q, first, totals);
-        add_lanes<T, 2*STEP>(columns, n, q, first + STEP, others);
-        each<T>([&](auto t) { each<2>([&](auto j) { totals[t][j] = add(totals[t][j], others[t][j]); }); });
-    }
-}
-
-// Multiplies a block that was turned into columns. The bits are those of `multiply_rows`.
+// Multiplies a block that was turned into columns by some queries, lane by lane of `multiply_rows`. Lanes are added as `sums` adds
+// them, so the bits are the same: those VL/2 apart first. So lanes come in the order of their numbers with reversed bits, and each is
+// added to what the bits of its place say, as a carry is.
 template <int T> void multiply_columns(const float * columns, int64_t n, const float * const * q, float * const * products) {
+    constexpr int LEVELS = VL == 16 ? 4 : 3;
     for (int64_t cell = 0; cell < CELLS; cell += 2*VL) {
-        vf totals[T][2];
-        add_lanes<T, 1>(columns + cell, n, q, 0, totals);
-        each<T>([&](auto t) { each<2>([&](auto j) { store_f(products[t] + cell + j*VL, totals[t][j]); }); });
+        vf sums[LEVELS + 1][T][2];
+        for (int place = 0; place < VL; place++) {
+            int lane = 0;
+            for (int bit = 0; bit < LEVELS; bit++) {
+                lane |= (place >> bit & 1) << (LEVELS - 1 - bit);
+            }
+            vf of_lane[T][2];
+            each<T>([&](auto t) { of_lane[t][0] = of_lane[t][1] = zero(); });
+            for (int64_t i = lane; i < n; i += VL) {
+                const vf x = load_f(columns + cell + i*CELLS), y = load_f(columns + cell + i*CELLS + VL);
+                each<T>([&](auto t) {
+                    const vf value = repeat_f(q[t][i]);
+                    of_lane[t][0] = fma(x, value, of_lane[t][0]);
+                    of_lane[t][1] = fma(y, value, of_lane[t][1]);
+                });
+            }
+            int level = 0;
+            for (; place >> level & 1; level++) {
+                each<T>([&](auto t) { each<2>([&](auto j) { of_lane[t][j] = add(sums[level][t][j], of_lane[t][j]); }); });
+            }
+            each<T>([&](auto t) { each<2>([&](auto j) { sums[level][t][j] = of_lane[t][j]; }); });
+        }
+        each<T>([&](auto t) { each<2>([&](auto j) { store_f(products[t] + cell + j*VL, sums[LEVELS][t][j]); }); });
     }
 }
 #endif
@@ -149,7 +149,7 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
         return;
     }
     unpack(task.k, k, visible.cells, task.dk, work.rows);
-#if defined(SELFSPEC_AVX2)
+#if defined(__AVX2__)
     if (visible.n > FEW) {
         to_columns(work.rows, n, work.columns);
         in_tiles<LANE_QUERIES>(visible.n, [&](auto t, int first) {

@@ -16,14 +16,20 @@ namespace {
 
 constexpr int         CELLS          = 32;  // cells of a block
 constexpr int         QUERIES        = 4;   // queries that are multiplied at once
-constexpr int         LANE_QUERIES   = VB == 32 ? 6 : QUERIES;  // the same, where no lanes are summed
+constexpr bool        HAS_COLUMNS    = VB >= 32;
+constexpr int         LANE_QUERIES   = HAS_COLUMNS ? 6 : QUERIES;  // the same, where no lanes are summed
 constexpr int         FEW            = 4*QUERIES;  // queries for which rows are converted whenever they are multiplied
+constexpr int         ENOUGH         = 32;  // queries for which a thread may convert K and V of a head
 constexpr ggml_fp16_t MINUS_INFINITY = 0xfc00;
 constexpr int64_t     NEAR           = 512*1024;   // bytes of scores per thread that fit in its second-level cache
+constexpr int64_t     ALONE          = 2 << 20;    // bytes of scores of a thread that computes alone: with fewer, it converts more often
 constexpr int64_t     TOTALS         = 4096;       // totals of several heads that fit in the first-level cache beside rows
-constexpr int64_t     MOST_SCORES    = 64 << 20;   // bytes of scores that more than one token may have
+constexpr int64_t     MOST_SCORES    = 64 << 20;   // bytes of scores that all threads may have for more than one token
 
 inline int64_t up(int64_t n, int64_t unit = VL) { return (n + unit - 1)/unit*unit; }
+
+// Values that stay together.
+inline int64_t unit_of(const ggml_tensor * t) { return std::max<int64_t>(VL, ggml_blck_size(t->type)); }
 
 // The query of a token and a head.
 struct Query {
@@ -34,12 +40,27 @@ struct Query {
     float *             out;
 };
 
-// How many tokens of an op are computed at once: fewer where many heads share K and V of a long text.
-inline int64_t most_tokens(const ggml_tensor * op) {
-    const ggml_tensor * q = op->src[0], * k = op->src[1];
-    const int64_t of_token = q->ne[2]/k->ne[2]*up(k->ne[1], CELLS)*(int64_t) sizeof(float);
-    return std::clamp<int64_t>(MOST_SCORES/of_token, 1, MAX_WIDTH);
-}
+// How an op is divided among threads: a thread computes some tokens of a head alone, with scores in its own cache and without
+// waiting for others, or all threads compute some tokens of all heads together.
+struct Division {
+    int64_t n_heads, n_all;  // of K and V; of tokens
+    int64_t n_tokens;        // computed at once
+    bool    alone;
+
+    Division(const ggml_tensor * op, int n_threads) {
+        const ggml_tensor * q = op->src[0], * k = op->src[1];
+        const int64_t group = q->ne[2]/k->ne[2], of_token = group*up(k->ne[1], CELLS)*(int64_t) sizeof(float);
+        n_heads = k->ne[2]*q->ne[3];
+        n_all   = q->ne[1];
+        const int64_t least = std::min<int64_t>((ENOUGH + group - 1)/group, MAX_WIDTH);
+        n_tokens = std::clamp<int64_t>(std::min(ALONE/of_token, n_all*n_heads/(2*n_threads)), least, MAX_WIDTH);
+        alone    = n_all >= least && n_pieces() >= n_threads && n_threads*n_tokens*of_token <= MOST_SCORES;
+        if (!alone) {  // fewer where many heads share K and V of a long text
+            n_tokens = std::clamp<int64_t>(MOST_SCORES/of_token, 1, MAX_WIDTH);
+        }
+    }
+    int64_t n_pieces() const { return (n_all + n_tokens - 1)/n_tokens*n_heads; }
+};
 
 // Tokens [first_token, first_token + n_tokens) of an op. `Head` here means a head of K and V in one stream; its queries are
 // numbered.
@@ -54,10 +75,11 @@ struct Task {
     struct { float scale, max_bias, softcap; } parameters;
     int64_t dk = k->ne[0], dv = v->ne[0], n_cells = k->ne[1];
     int64_t group     = q->ne[2]/k->ne[2];
-    int64_t n_tokens  = std::min(most_tokens(op), q->ne[1] - first_token);
+    int64_t n_tokens;
     int64_t n_queries = group*n_tokens, n_heads = k->ne[2]*q->ne[3], n_blocks = (n_cells + CELLS - 1)/CELLS;
 
-    Task(const ggml_tensor * op, int64_t first_token) : op(op), first_token(first_token) {
+    Task(const ggml_tensor * op, int64_t first_token, int64_t most_tokens) :
+        op(op), first_token(first_token), n_tokens(std::min(most_tokens, q->ne[1] - first_token)) {
         memcpy(&parameters, op->op_params, sizeof(parameters));
         if (parameters.softcap != 0) {
             parameters.scale /= parameters.softcap;
@@ -115,6 +137,8 @@ struct Task {
         return bits;
     }
 
+    int64_t n_units() const { return (dv + unit_of(v) - 1)/unit_of(v); }
+
     // The number of queries that may see different cells: queries are numbered by token first, then by head, and all heads
     // mostly see equal cells.
     int64_t n_views() const { return mask && mask->ne[2] != 1 ? n_queries : n_tokens; }
@@ -164,7 +188,7 @@ struct Work {
         largest = memory.take<float>(most_pairs*up(task.n_queries));
         sums    = memory.take<int64_t>(most_pairs*task.n_queries);
         const int64_t of_rows = CELLS*up(std::max(task.dk, task.dv)), of_queries = LANE_QUERIES*up(task.dk);
-        const int64_t of_columns = VB == 32 ? CELLS*up(task.dk) : 0;
+        const int64_t of_columns = HAS_COLUMNS ? CELLS*up(task.dk) : 0;
         const int64_t of_totals = std::max(TOTALS, task.n_queries*up(task.dv));
         const int64_t n_own = up(of_rows + of_columns + of_queries + of_totals, 16);
         rows    = memory.take<float>(n_threads*n_own) + ith*n_own;

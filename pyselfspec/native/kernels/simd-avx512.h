@@ -111,6 +111,24 @@ inline vf sums(const vf (&v)[16]) {
     return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 
+// Writes sixteen columns of sixteen rows, which are `stride` values apart, as rows that are `to_stride` apart.
+inline void transpose(const float * rows, int64_t stride, float * to, int64_t to_stride) {
+    for (int quarter = 0; quarter < 16; quarter += 4, rows += 4, to += 4*to_stride) {
+        const auto four = [&](int i) {  // four values of rows i, i + 4, i + 8 and i + 12
+            const auto at = [&](int j) { return _mm_loadu_ps(rows + (i + 4*j)*stride); };
+            const __m256 low = _mm256_set_m128(at(1), at(0)), high = _mm256_set_m128(at(3), at(2));
+            return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+        };
+        const vf x = four(0), y = four(1), z = four(2), w = four(3);
+        const vf a = _mm512_unpacklo_ps(x, y), b = _mm512_unpacklo_ps(z, w);
+        const vf c = _mm512_unpackhi_ps(x, y), d = _mm512_unpackhi_ps(z, w);
+        store_f(to, _mm512_shuffle_ps(a, b, 0x44));
+        store_f(to + to_stride, _mm512_shuffle_ps(a, b, 0xee));
+        store_f(to + 2*to_stride, _mm512_shuffle_ps(c, d, 0x44));
+        store_f(to + 3*to_stride, _mm512_shuffle_ps(c, d, 0xee));
+    }
+}
+
 // Adds 32-bit lanes, which are not negative, to the 64-bit lanes of `acc`, two to each.
 inline vi add_pairs(vi acc, vi a) {
     return _mm512_add_epi64(_mm512_add_epi64(acc, and_(a, repeat64(0xffffffff))), _mm512_srli_epi64(a, 32));

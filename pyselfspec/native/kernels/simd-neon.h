@@ -80,7 +80,9 @@ inline vi to_int(vf a)                   { return as_vi(vcvtnq_s32_f32(a)); }
 inline vf to_float(vi a)                 { return vcvtq_f32_s32(as_32(a)); }
 inline vf max(vf a, vf b)                { return vmaxq_f32(a, b); }
 inline float largest_lane(vf a)          { return vmaxvq_f32(a); }
-inline vi add_pairs(vi acc, vi a)        { return as_vi(vpadalq_s32(as_64(acc), as_32(a))); }
+inline vi add_pairs(vi acc, vi a) {
+    return vreinterpretq_s8_u64(vpadalq_u32(vreinterpretq_u64_s8(acc), vreinterpretq_u32_s8(a)));
+}
 inline vf repeat_f(float x)              { return vdupq_n_f32(x); }
 inline vf add(vf a, vf b)                { return vaddq_f32(a, b); }
 inline vf sub(vf a, vf b)                { return vsubq_f32(a, b); }
