@@ -247,9 +247,9 @@ template <typename B, auto & BOOK, int PART> struct Coded32 : Coded<B, BOOK, PAR
 
     template <int, typename I> SELFSPEC_PART vi weights(I i) const { return this->template weight<i, i>(signs); }
     template <typename W> static vf add(vf total, W w, const int8_t * values, vf scale) {
-        vi sum = for_rows(((const CodedRun *) values)->starts);
-        each<8>([&](auto i) { sum = dot4(sum, w(i), for_rows(values + 8*i)); });
-        return fma(to_float(sum), scale, total);
+        vi sums[2] = {for_rows(((const CodedRun *) values)->starts), zero_i()};  // each addition waits for the one before
+        each<8>([&](auto i) { sums[i%2] = dot4(sums[i%2], w(i), for_rows(values + 8*i)); });
+        return fma(to_float(add32(sums[0], sums[1])), scale, total);
     }
 };
 
