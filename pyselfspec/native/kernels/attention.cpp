@@ -8,7 +8,8 @@
 // group, and the tokens) process a block of cells together, and all heads of a thread one block after the other, so that it reads
 // one stream. Blocks that no query sees are skipped, and so are, in each block, the queries that see nothing of it, such as those of other sequences: a
 // pass over 16 sequences costs about as much as the cells that they see, not 16 times as much.
-// A prompt is computed as several narrow passes, so a token's bits do not depend on the other tokens of its batch.
+// With many queries, a thread computes the three steps for its own pieces instead, without barriers. A prompt is computed as several
+// narrow passes, so a token's bits do not depend on the other tokens of its batch.
 #include "product.h"
 
 #if defined(SELFSPEC_KERNELS)

@@ -54,7 +54,8 @@ struct Division {
         n_all   = q->ne[1];
         const int64_t least = std::min<int64_t>((ENOUGH + group - 1)/group, MAX_WIDTH);
         n_tokens = std::clamp<int64_t>(std::min(ALONE/of_token, n_all*n_heads/(2*n_threads)), least, MAX_WIDTH);
-        alone    = n_all >= least && n_pieces() >= n_threads && n_threads*n_tokens*of_token <= MOST_SCORES;
+        const int64_t room = (n_pieces() + n_threads - 1)/n_threads*n_threads;  // for pieces, until the last is done
+        alone = n_all >= least && 5*n_pieces() >= 4*room && n_threads*n_tokens*of_token <= MOST_SCORES;
         if (!alone) {  // fewer where many heads share K and V of a long text
             n_tokens = std::clamp<int64_t>(MOST_SCORES/of_token, 1, MAX_WIDTH);
         }
