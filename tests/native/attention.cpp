@@ -123,8 +123,8 @@ float slope(const Case & c, int64_t head) {
 
 float scale_of(const Case & c) { return 1/std::sqrt((float) c.dk); }
 
-// Of tokens [first, first + n): rows [token][head][dv].
-std::vector<float> computed(const Inputs & in, int64_t first, int64_t n, int n_threads) {
+// Of tokens [first, first + n): rows [token][head][dv]. n_asked: threads that work memory is for.
+std::vector<float> computed(const Inputs & in, int64_t first, int64_t n, int n_threads, int n_asked) {
     const Case & c = in.c;
     std::vector<float> out(n*c.n_heads*c.dv, NAN);
     ggml_tensor q = tensor(GGML_TYPE_F32, (void *) (in.q.data() + first*c.dk), {c.dk, n, c.n_heads, 1});
@@ -146,7 +146,7 @@ std::vector<float> computed(const Inputs & in, int64_t first, int64_t n, int n_t
     if (!takes_attention(&op)) {
         return {};
     }
-    const size_t size = attention_work_size(&op, n_threads);
+    const size_t size = attention_work_size(&op, n_asked);
     const std::unique_ptr<char[]> work(new char[size]);
     memset(work.get(), 0xff, size);  // not numbers
     meeting.n_threads = n_threads;
@@ -165,6 +165,10 @@ std::vector<float> computed(const Inputs & in, int64_t first, int64_t n, int n_t
         thread.join();
     }
     return out;
+}
+
+std::vector<float> computed(const Inputs & in, int64_t first, int64_t n, int n_threads) {
+    return computed(in, first, n, n_threads, n_threads);
 }
 
 std::vector<double> expected(const Inputs & in, int64_t token, int64_t head) {
@@ -222,6 +226,9 @@ void check(const Case & c) {
     for (int n_threads : {2, 5, 16}) {
         if (computed(in, 0, c.n_tokens, n_threads) != all) {
             return fail("other bits with more threads", 0, n_threads);
+        }
+        if (computed(in, 0, c.n_tokens, n_threads/2, n_threads) != all) {
+            return fail("other bits with fewer threads than were asked for", 0, n_threads/2);
         }
     }
 }

@@ -266,22 +266,24 @@ bool takes_attention(const ggml_tensor * op) {
            known_type(k) && known_type(v) && k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
 }
 
-// Bytes that n_threads threads need together for some tokens.
-static size_t work_size(const ggml_tensor * op, const Division & by, int n_threads) {
+// Bytes that n_threads threads need together for n_tokens at once.
+static size_t work_size(const ggml_tensor * op, int64_t n_tokens, int n_threads) {
     const auto size = [&](int64_t first_token) {
         Memory memory = {64};  // a nonzero address: counts the bytes that alignment may waste
-        Work(Task(op, first_token, by.n_tokens), n_threads, 0, memory);
+        Work(Task(op, first_token, n_tokens), n_threads, 0, memory);
         return up((int64_t) memory.end, 64);
     };
-    return std::max(size(0), size((by.n_all - 1)/by.n_tokens*by.n_tokens));
+    return std::max(size(0), size((op->src[0]->ne[1] - 1)/n_tokens*n_tokens));
+}
+
+// Bytes that threads need alone; 0 if they work together.
+static size_t size_alone(const ggml_tensor * op, const Division & by, int n_threads) {
+    return by.n_alone == 0 ? 0 : alignof(Taken) + n_threads*(sizeof(Taken) + work_size(op, by.n_alone, 1));
 }
 
 size_t attention_work_size(const ggml_tensor * op, int n_threads) {
     const Division by(op, n_threads);
-    if (by.alone) {
-        return alignof(Taken) + n_threads*(sizeof(Taken) + work_size(op, by, 1));
-    }
-    return work_size(op, by, n_threads);
+    return std::max(work_size(op, by.n_together, n_threads), size_alone(op, by, n_threads));
 }
 
 static void attention_together(const ggml_compute_params * params, const ggml_tensor * op, int64_t first_token, int64_t n_tokens) {
@@ -312,17 +314,17 @@ static void attention_together(const ggml_compute_params * params, const ggml_te
 
 static void attention_alone(const ggml_compute_params * params, const ggml_tensor * op, const Division & by) {
     Taken * const taken = (Taken *) GGML_PAD((uintptr_t) params->wdata, alignof(Taken));
-    const uintptr_t own = (uintptr_t) (taken + params->nth) + params->ith*work_size(op, by, 1);
+    const uintptr_t own = (uintptr_t) (taken + params->nth) + params->ith*work_size(op, by.n_alone, 1);
     new (taken + params->ith) Taken;
     ggml_barrier(params->threadpool);
 
     std::optional<Task> task;
     std::optional<Work> work;
     share_and_steal(by.n_pieces(), params->ith, params->nth, taken, true, [&](int64_t i) {
-        const int64_t head = i%by.n_heads, first_token = i/by.n_heads*by.n_tokens;
+        const int64_t head = i%by.n_heads, first_token = i/by.n_heads*by.n_alone;
         if (!task || task->first_token != first_token) {
             Memory memory = {own};
-            task.emplace(op, first_token, by.n_tokens);
+            task.emplace(op, first_token, by.n_alone);
             work.emplace(*task, 1, 0, memory);
             work->plan(*task);
         }
@@ -338,15 +340,17 @@ static void attention_alone(const ggml_compute_params * params, const ggml_tenso
 
 void attention(const ggml_compute_params * params, ggml_tensor * op) {
     const Division by(op, params->nth);
-    if (by.alone) {
+    // work memory is for as many threads as were asked for; fewer, if some cannot start, may be divided otherwise
+    if (const size_t size = size_alone(op, by, params->nth); size > 0 && size <= params->wsize) {
         attention_alone(params, op, by);
         return;
     }
-    for (int64_t first_token = 0; first_token < by.n_all; first_token += by.n_tokens) {
+    GGML_ASSERT(params->wsize >= work_size(op, by.n_together, params->nth));
+    for (int64_t first_token = 0; first_token < by.n_all; first_token += by.n_together) {
         if (first_token > 0) {
             ggml_barrier(params->threadpool);  // the work memory is reused
         }
-        attention_together(params, op, first_token, by.n_tokens);
+        attention_together(params, op, first_token, by.n_together);
     }
 }
 

@@ -44,8 +44,8 @@ struct Query {
 // waiting for others, or all threads compute some tokens of all heads together.
 struct Division {
     int64_t n_heads, n_all;  // of K and V; of tokens
-    int64_t n_tokens;        // computed at once
-    bool    alone;
+    int64_t n_alone;         // tokens that a thread computes at once alone; 0 if threads work together
+    int64_t n_together;      // tokens that all threads compute at once: fewer where many heads share K and V of a long text
 
     Division(const ggml_tensor * op, int n_threads) {
         const ggml_tensor * q = op->src[0], * k = op->src[1];
@@ -53,14 +53,14 @@ struct Division {
         n_heads = k->ne[2]*q->ne[3];
         n_all   = q->ne[1];
         const int64_t least = std::min<int64_t>((ENOUGH + group - 1)/group, MAX_WIDTH);
-        n_tokens = std::clamp<int64_t>(std::min(ALONE/of_token, n_all*n_heads/(2*n_threads)), least, MAX_WIDTH);
+        n_together = std::clamp<int64_t>(MOST_SCORES/of_token, 1, MAX_WIDTH);
+        n_alone    = std::clamp<int64_t>(std::min(ALONE/of_token, n_all*n_heads/(2*n_threads)), least, MAX_WIDTH);
         const int64_t room = (n_pieces() + n_threads - 1)/n_threads*n_threads;  // for pieces, until the last is done
-        alone = n_all >= least && 5*n_pieces() >= 4*room && n_threads*n_tokens*of_token <= MOST_SCORES;
-        if (!alone) {  // fewer where many heads share K and V of a long text
-            n_tokens = std::clamp<int64_t>(MOST_SCORES/of_token, 1, MAX_WIDTH);
+        if (n_all < least || 5*n_pieces() < 4*room || n_threads*n_alone*of_token > MOST_SCORES) {
+            n_alone = 0;
         }
     }
-    int64_t n_pieces() const { return (n_all + n_tokens - 1)/n_tokens*n_heads; }
+    int64_t n_pieces() const { return (n_all + n_alone - 1)/n_alone*n_heads; }  // for threads alone
 };
 
 // Tokens [first_token, first_token + n_tokens) of an op. `Head` here means a head of K and V in one stream; its queries are

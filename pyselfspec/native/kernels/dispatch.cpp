@@ -46,10 +46,10 @@ bool selfspec::compute(const selfspec_meetings & at, const ggml_compute_params *
     if (work_size == 0) {
         return false;
     }
-    GGML_ASSERT(params->wsize >= work_size);
     if (op->op == GGML_OP_FLASH_ATTN_EXT) {
         attention(params, op);
     } else {
+        GGML_ASSERT(params->wsize >= work_size);
         product(params, op, (Inputs) at.inputs, at.n_sharing > 0 ? at.n_sharing - 1 : 0);
     }
     return true;
