@@ -31,8 +31,7 @@ static int64_t sums_of(Form form) { return form.layout == Layout::q8k_sums16 ? 1
 
 static size_t values_end(Form form, int64_t k) {
     const int64_t n = padded(form, k);
-    const auto size = form.layout >= Layout::q8k_coded32 ? n/64*sizeof(CodedRun) : n/32*sizeof(ColumnRun);
-    return aligned(form.layout >= Layout::q8k_start ? size : n*value_size(form));
+    return aligned(form.layout >= Layout::q8k ? n/run_values(form.layout)*run_size(form.layout) : n*value_size(form));
 }
 static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + aligned(n_scales(form, k)*sizeof(float)); }
 
@@ -169,20 +168,19 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             }
             break;
         case Layout::q8k_start:
-        case Layout::q8k_starts: {
-            int8_t bytes[K_STEP];
-            scales[k0/K_STEP] = quantise(x, (int) n, bytes);
-            for (int64_t i = 0; i < n; i += 32) {
-                prepare_run(form, ((ColumnRun *) base)[(k0 + i)/32], bytes + i);
-            }
-            break;
-        }
+        case Layout::q8k_starts:
         case Layout::q8k_coded32:
         case Layout::q8k_coded16: {
             int8_t bytes[K_STEP];
             scales[k0/K_STEP] = quantise(x, (int) n, bytes);
-            for (int64_t i = 0; i < n; i += 64) {
-                prepare_coded(form, ((CodedRun *) base)[(k0 + i)/64], bytes + i);
+            const int values = run_values(form.layout);
+            for (int64_t i = 0; i < n; i += values) {
+                char * const run = base + (k0 + i)/values*run_size(form.layout);
+                if (form.layout >= Layout::q8k_coded32) {
+                    prepare_coded(form, *(CodedRun *) run, bytes + i);
+                } else {
+                    prepare_run(form, *(ColumnRun *) run, bytes + i);
+                }
             }
             break;
         }

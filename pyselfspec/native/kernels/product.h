@@ -88,7 +88,8 @@ struct CodedRun {
     int32_t starts[4];
 };
 
-// Bytes of a run of activations with a scale per 256.
+// Values in a run of activations with a scale per 256, and its bytes.
+constexpr int    run_values(Layout layout) { return layout >= Layout::q8k_coded32 ? 64 : 32; }
 constexpr size_t run_size(Layout layout) {
     return layout >= Layout::q8k_coded32 ? sizeof(CodedRun) : layout >= Layout::q8k_start ? sizeof(ColumnRun) : 32;
 }
