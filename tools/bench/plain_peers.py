@@ -109,6 +109,12 @@ def _ratio(us: dict[str, list[int]], slow: str, fast: str) -> str:
     return f"{statistics.median(us[slow]) / statistics.median(us[fast]):.2f}"
 
 
+def _processor(record: Record) -> str:
+    """Its name, and that it has AVX2 only where it has no AVX-512."""
+    has_avx512 = "AVX512 = 1" in record["system"]
+    return record["machine"].split(",")[0] + ("" if has_avx512 else ", AVX2")
+
+
 def cells(record: Record) -> list[list[str]]:
     token, prompt = record["us"]["token"], record["us"]["prompt"]
     ms = {name: statistics.median(us) / 1000 for name, us in token.items()}
@@ -117,7 +123,7 @@ def cells(record: Record) -> list[list[str]]:
     memory = statistics.median(record["read"])
     return [
         [
-            record["machine"].split(",")[0],
+            _processor(record),
             record["model"],
             str(record["threads"]),
             f"{1000 / ms[STOCK]:.1f}",
