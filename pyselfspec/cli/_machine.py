@@ -122,7 +122,8 @@ class DeviceOptions:
         type=click.Choice(list(LOADS)),
         default=AUTO,
         help="How to load weights for the CPU: copy them into memory (faster passes), map the file "
-        "(loads faster, shared between processes), or auto: copy if twice the file's size is free.",
+        "(loads faster, shared between processes), or auto: copy if twice the file's size is free. "
+        "IQ2 and IQ3 are faster in up to 2.2 times as much memory, which map does not give them.",
     )
     rpc: tuple[str, ...] = rare(
         "--rpc",

@@ -293,6 +293,7 @@ class Context(Closing):
                     among=None if what.among is None else what.among.ids,
                     in_place=what.in_place,
                     shared=rows.shared,
+                    weights=what.weights,
                 )
             except BaseException:  # also by Ctrl-C
                 self.forget_lost()

@@ -106,7 +106,8 @@ class Model(Vocabulary):
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
     load: "copy" the weights into memory, where passes are faster; "map" the file, which loads
         faster and is shared between processes; "auto" copies for the CPU where twice the file's
-        size is free. The attribute is what was chosen; see `loading`.
+        size is free. The attribute is what was chosen. IQ2 and IQ3 may take up to 2.2 times as
+        much memory as in the file, unless they are mapped; see `loading`.
     rpc: servers "host:port" of devices of other machines, see docs/rpc.md; these come before the
         GPUs of this machine, and count as GPUs.
     lora: files of LoRA adapters, alone or with a scale, see ``adapters``; contexts use them with
@@ -207,6 +208,7 @@ class Model(Vocabulary):
         """Load the file with at most n_gpu_layers layers on devices, or as many as fit there beside
         a context of a size. Return the number given to llama.cpp, None for all."""
         params = llama.llama_model_default_params()
+        loading.let_grow(self.file, self.load, self.free_bytes)
         is_on_cpu = not self.rpc and (n_gpu_layers == 0 or not devices.gpus())
         if is_on_cpu:
             memory.require_for_model(self.file)

@@ -174,6 +174,8 @@ class Pass:
     embedded: rows of a picture instead of tokens, which continue one sequence. Such a pass is
         whole, has no outputs and is shared with no other rows.
     adapters: LoRA adapters with their scales; None: those of the context.
+    weights: handle of a model of the same architecture and sizes whose weights are used instead,
+        without adapters; it is open as long as the context.
     in_place: rewrite the K/V that the sequences hold at the rows' positions instead of taking new
         cells. Sequences that share the cells see the new K/V too.
     """
@@ -185,17 +187,20 @@ class Pass:
     in_place: bool = False
     among: ShortList | None = None
     adapters: Adapters | None = None
+    weights: int | None = None
     embedded: PictureRows | None = field(default=None, compare=False)
 
     @property
     def is_draft(self) -> bool:
-        """Whether it is asked for while drafting: it skips sublayers and writes over no K/V."""
-        return self.mask is not None and not self.in_place
+        """Whether it is asked for while drafting: it skips sublayers or has other weights, and
+        writes over no K/V."""
+        return not (self.mask is None and self.weights is None) and not self.in_place
 
     @property
     def is_whole(self) -> bool:
         """Whether it runs the full model from the tokens on, with any result."""
-        return self.mask is None and self.enter is None and not self.in_place
+        parts = (self.mask, self.enter, self.weights)
+        return parts == (None, None, None) and not self.in_place
 
     @property
     def blocks_left(self) -> tuple[int, ...]:

@@ -172,7 +172,7 @@ std::vector<char> interleaved_q6_K(const std::vector<char> & rows, int64_t n_row
 
 // The same for types in layouts of ours, by the function that loads models.
 std::vector<char> interleaved_by_library(ggml_type type, const std::vector<char> & rows, int64_t n_rows, int64_t k) {
-    std::vector<char> out(rows.size());
+    std::vector<char> out(n_rows*column_scheme(type).row_size(type, k));
     ggml_tensor to = {};
     to.type = type;
     to.data = out.data();
@@ -246,7 +246,7 @@ float allowed(const Case & c, const float * w, const float * x) {
 void check(const Case & c) {
     constexpr int N = 77;
     static_assert(MAX_WIDTH == 32, "the widths below are around it");
-    const int64_t row_size = (int64_t) ggml_row_size(c.type, c.k);
+    const size_t  row_size = c.scheme.row_size(c.type, c.k);
     const auto    source   = random_floats(c.n_rows*c.k);
     auto          rows     = weights_of(c.type, source, c.n_rows, c.k);
 
@@ -263,7 +263,7 @@ void check(const Case & c) {
     Aligned      activations(N*size);
     std::vector<Token> tokens(N);
     std::vector<float> one(N*c.n_rows), wide(N*c.n_rows);
-    const Weights weights = {rows.data(), (size_t) row_size, c.k};
+    const Weights weights = {rows.data(), row_size, c.k};
     for (int t = 0; t < N; t++) {
         char * base = activations.data.get() + t*size;
         prepare(c.scheme.form, c.k, 0, c.k, x.data() + t*c.k, base);
@@ -313,7 +313,7 @@ void check_not_numbers(const Case & c) {
         prepare(c.scheme.form, c.k, 0, c.k, x.data(), base);
         tokens.push_back({activation_view(c.scheme.form, c.k, base), out.data() + t*c.n_rows});
     }
-    c.scheme.kernel({rows.data(), ggml_row_size(c.type, c.k), c.k}, 0, c.n_rows, tokens.data(), 2);
+    c.scheme.kernel({rows.data(), c.scheme.row_size(c.type, c.k), c.k}, 0, c.n_rows, tokens.data(), 2);
     for (int64_t r = 0; r < c.n_rows; r++) {
         if (!std::isnan(out[r]) || !std::isfinite(out[c.n_rows + r])) {
             return fail(c, 2, "hides or spreads what is not a number");

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
 from pyselfspec.runtime import loading
 from pyselfspec.runtime.ffi import devices
 from pyselfspec.util import memory
+from tools.models import random_gguf
 
 PROMPT = [1, 300, 290, 281, 270]
 
@@ -50,3 +52,38 @@ def test_auto_leaves_files_for_a_gpu_to_llama_cpp(tiny_path):
 def test_other_ways_are_refused(tiny_path):
     with pytest.raises(ArgumentError, match="load is one of auto, copy, map, got 'mmap'"):
         Model(tiny_path(), load="mmap")
+
+
+class FloatEmbedding(random_gguf.Recipe):
+    """A recipe whose embedding is looked up, and so not interleaved, as in most models."""
+
+    def tensor_type(self, tensor):
+        is_embedding = tensor.name == "token_embd.weight"
+        return GGMLQuantizationType.F32 if is_embedding else super().tensor_type(tensor)
+
+
+def of_type(path, type_name):
+    shape = random_gguf.Shape(n_layer=2, n_embd=256, n_ff=768, n_vocab=512)
+    recipe = FloatEmbedding(shape, type_name, 0, 1.0, 1)
+    random_gguf.write(path, recipe, 256, lambda _: None)
+    return path
+
+
+@pytest.mark.parametrize("type_name", ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
+def test_weights_grow_where_there_is_room(type_name, tmp_path, monkeypatch):
+    """In the file's layout they are multiplied exactly in narrow passes only."""
+    path, logits = of_type(tmp_path / "model.gguf", type_name), {}
+    with Model(path) as model:
+        n_grown = model.file.n_bytes + loading.growth(model.file)
+        if n_grown == model.file.n_bytes:
+            pytest.skip("the CPU multiplies these weights as fast in their own size")
+    assert n_grown < 3 * model.file.n_bytes
+    for n_free, load in ((2 * n_grown, "auto"), (2 * n_grown - 1, "auto"), (4 * n_grown, "map")):
+        monkeypatch.setattr(memory, "available", lambda n_free=n_free: n_free)
+        with Model(path, load=load) as model:
+            context = model.context(n_ctx=64)
+            may_grow = n_free == 2 * n_grown
+            assert context.abilities.exact_prompts == may_grow
+            logits[may_grow] = context.decode(PROMPT).logits
+    error = np.abs(logits[True] - logits[False]).max()
+    assert 0 < error < 0.02 * np.abs(logits[False]).max()

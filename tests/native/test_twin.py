@@ -55,17 +55,6 @@ def test_a_twin_is_written_once_for_equal_files(
     assert [each.name for each in cache.iterdir()] == [path.name]
 
 
-@pytest.mark.filterwarnings("ignore::pyselfspec.errors.SelfSpecWarning")
-def test_a_context_for_several_texts_may_be_longer_than_the_model_was_trained_for(
-    tiny: TinyModel, new_context: NewContext
-) -> None:
-    """A server has such a context, of which each text has its share."""
-    model = tiny(qtype="F16", n_ctx=256)
-    context = new_context(model, n_ctx=1024, n_seq_max=4)
-    made = Completion(context, PROMPT, draft="twin", controller=Fixed(3, 0.0), n_predict=N)
-    assert "".join(made) and made.stats.n_drafted > 0
-
-
 def test_a_quantized_model_has_no_twin(
     tiny: TinyModel, new_context: NewContext, cache: Path
 ) -> None:

@@ -100,7 +100,7 @@ void measure(ggml_type type, bool in_columns, const Setup & setup) {
     if (!scheme.kernel || k%ggml_blck_size(type) != 0) {
         return;
     }
-    const size_t  row_size = ggml_row_size(type, k);
+    const size_t  row_size = in_columns ? scheme.row_size(type, k) : ggml_row_size(type, k);
     const int64_t n_rows   = setup.n_bytes/(int64_t) row_size/8*8;
     const double  lines    = (double) (row_size*n_rows)/64;
     // in columns any bytes that make no number too small to be normal

@@ -30,6 +30,8 @@ def measure(model: str, threads: int, n_past: int, cache_type: int) -> dict[str,
     silent = llama.llama_log_callback(lambda *_: None)
     llama.llama_log_set(silent, None)
     llama.llama_backend_init()
+    if let_grow := getattr(llama._lib, "selfspec_let_weights_grow", None):
+        let_grow(True)  # as pyselfspec does where there is memory for it
     n_first = min(n_past, N_PROMPT)
     params = llama.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = n_past + 2 * N_PROMPT, N_PROMPT, N_PROMPT

@@ -22,6 +22,8 @@ def measure(path: str, threads: int, n_tokens: int, *cache_types: int) -> dict[s
     silent = llama.llama_log_callback(lambda *_: None)
     llama.llama_log_set(silent, None)
     llama.llama_backend_init()
+    if let_grow := getattr(llama._lib, "selfspec_let_weights_grow", None):
+        let_grow(True)  # as pyselfspec does where there is memory for it
     model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
     batch = llama.llama_batch_init(PIECE, 0, 1)
 

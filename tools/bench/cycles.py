@@ -39,6 +39,7 @@ SOURCES = (
     "columns_k",
     "columns_ours",
     "columns_codebooks",
+    "columns_nibbles",
     "activations",
 )
 CACHE, MEMORY = "cache", "memory"

@@ -3,7 +3,7 @@
 #include "abi/selfspec.h"
 
 #include "graph/argmax.h"
-#include "graph/width.h"
+#include "graph/weights.h"
 #include "session/draft.h"
 #include "session/session.h"
 
@@ -147,6 +147,12 @@ int32_t selfspec_type_width(int32_t type, bool fast) {
     weights.nb[0] = ggml_type_size(weights.type);
     return std::min(width_of(&weights, fast), SELFSPEC_EXACT_WIDTH);
 }
+
+int32_t selfspec_grown_bytes(int32_t type) {
+    return type < 0 || type >= GGML_TYPE_COUNT ? 0 : selfspec_grown_size_of_type(type);
+}
+
+void selfspec_let_weights_grow(bool may) { selfspec_let_weights_of_thread_grow(may); }
 
 size_t selfspec_graph_bytes(const selfspec_session * session) {
     return session->slots.n_bytes();

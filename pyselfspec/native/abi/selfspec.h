@@ -22,6 +22,7 @@ extern "C" {
 #endif
 
 struct llama_context;
+struct llama_model;
 struct llama_sampler;
 struct llama_token_data_array;
 struct llama_vocab;
@@ -168,6 +169,11 @@ SELFSPEC_API int32_t selfspec_exact_prompts(struct selfspec_session * session);
 // per row.
 SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
 
+// Return the bytes that 256 weights of a ggml_type take in RAM where this CPU multiplies them faster if they take more than in
+// the file; 0 for other types. They do in models that a thread loads after it was let.
+SELFSPEC_API int32_t selfspec_grown_bytes(int32_t type);
+SELFSPEC_API void    selfspec_let_weights_grow(bool may);
+
 // Return the memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.
 SELFSPEC_API size_t selfspec_graph_bytes(const struct selfspec_session * session);
 
@@ -236,6 +242,10 @@ struct selfspec_decode_args {
 
     // rewrite K/V of the cells that already hold these positions instead of taking free cells. No two rows may write one cell
     bool in_place;
+
+    // compute with the weights of this model instead of those of the context's, of the same architecture and sizes and without
+    // adapters, or NULL. It must live as long as the session
+    const struct llama_model * weights;
 
     // for selfspec_draft_decode(): of the blocks that predict the token after next, the one that runs, counted from 0; each
     // has K/V of its own in the cells that all share. 0 for a head in a file of its own

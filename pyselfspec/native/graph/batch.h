@@ -26,6 +26,8 @@ struct selfspec_pass {
     int32_t cell       = -1;   // where states are replayed, the one that the graph reads; -1: any
     bool    keeps      = false; // the inputs of operations on recurrent states, for a replay
 
+    const llama_model * weights = nullptr; // of which the graph consists; NULL: those of the context's model
+
     std::vector<int32_t> hidden_at; // copy the states entering these blocks, 1..n_layer + 1
 
     bool is_plain() const { return *this == selfspec_pass(); }

@@ -1,7 +1,7 @@
 #include "graph/batch.h"
 #include "graph/checks.h"
 #include "graph/inputs.h"
-#include "graph/width.h"
+#include "graph/weights.h"
 #include "states/replay.h"
 
 #include "ggml-backend.h"
@@ -27,7 +27,7 @@ static const selfspec_pass & selfspec_pass_of(const llama_ubatch & ubatch) {
 }
 
 static auto selfspec_key(const selfspec_pass & p) {
-    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.nextn, p.in_place, p.has_tokens, p.cell, p.keeps);
+    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.nextn, p.in_place, p.has_tokens, p.cell, p.keeps, p.weights);
 }
 
 bool selfspec_pass::operator==(const selfspec_pass & other) const { return selfspec_key(*this) == selfspec_key(other); }
@@ -56,6 +56,11 @@ bool selfspec_set_rope(const llama_ubatch & ubatch, ggml_tensor * pos) {
 
 bool selfspec_same_graph(const llama_ubatch & a, const llama_ubatch & b) {
     return selfspec_pass_of(a) == selfspec_pass_of(b);
+}
+
+const llama_model & selfspec_weights_of(const llama_model & model, const llama_ubatch & ubatch) {
+    const llama_model * other = selfspec_pass_of(ubatch).weights;
+    return other ? *other : model;
 }
 
 bool selfspec_plan_changed(selfspec_pass_ptr & planned, const llama_ubatch & ubatch) {

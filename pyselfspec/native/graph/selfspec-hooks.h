@@ -31,6 +31,9 @@ using selfspec_pass_ptr  = std::shared_ptr<const selfspec_pass>;
 // Whether the requests of two batches lead to equal graphs: only then is a graph reused.
 bool selfspec_same_graph(const llama_ubatch & a, const llama_ubatch & b);
 
+// Returns the model with whose weights the batch is computed: the context's, or another of the same sizes.
+const llama_model & selfspec_weights_of(const llama_model & model, const llama_ubatch & ubatch);
+
 // Returns whether the memory plan was made for another pass than that of the batch, and stores the new one in `planned`.
 bool selfspec_plan_changed(selfspec_pass_ptr & planned, const llama_ubatch & ubatch);
 

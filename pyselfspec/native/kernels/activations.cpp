@@ -93,8 +93,13 @@ static void prepare_run(Form form, ColumnRun & run, const int8_t * values) {
     memcpy(run.values, values, 32);
     std::fill_n(run.starts, 4, 0);
     for (int i = 0; i < 8; i++) {
-        const int start = form.layout == Layout::q8k_starts ? i/(2*LANES)*LANES : 0;
-        run.starts[start + i%LANES] -= form.offset*sum_of(values + 4*i, 4);
+        const int at = (form.layout == Layout::q8k_start ? 0 : i/(2*LANES)*LANES) + i%LANES;
+        if (form.layout == Layout::q8k_halves) {
+            run.halves[at][0] -= form.offset*sum_of(values + 4*i, 2);
+            run.halves[at][1] -= form.offset*sum_of(values + 4*i + 2, 2);
+        } else {
+            run.starts[at] -= form.offset*sum_of(values + 4*i, 4);
+        }
     }
 }
 
@@ -169,6 +174,7 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             break;
         case Layout::q8k_start:
         case Layout::q8k_starts:
+        case Layout::q8k_halves:
         case Layout::q8k_coded32:
         case Layout::q8k_coded16: {
             int8_t bytes[K_STEP];

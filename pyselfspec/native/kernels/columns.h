@@ -16,7 +16,7 @@ namespace selfspec {
 
 #if defined(SELFSPEC_KERNELS)
 Scheme k_column_scheme(ggml_type type);         // columns_k.cpp
-Scheme codebook_column_scheme(ggml_type type);  // columns_codebooks.cpp
+Scheme codebook_column_scheme(ggml_type type);  // columns_codebooks.cpp, columns_nibbles.cpp
 #endif
 
 #if defined(__AVX2__) && defined(SELFSPEC_KERNELS)

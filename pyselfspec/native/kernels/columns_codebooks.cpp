@@ -7,6 +7,8 @@
 #include "columns_k.h"
 #include "interleave.h"
 
+#if defined(SELFSPEC_BYTE_TABLES)
+
 #include <cstring>
 
 namespace selfspec {
@@ -121,8 +123,6 @@ int interleave_codebook(ggml_tensor * t, const void * data, size_t size) {
         default:                return -1;
     }
 }
-
-#if defined(SELFSPEC_VBMI) && defined(SELFSPEC_VNNI)
 
 namespace {
 
@@ -344,10 +344,5 @@ Scheme codebook_column_scheme(ggml_type type) {
     }
 }
 
-#elif defined(SELFSPEC_KERNELS)
-
-Scheme codebook_column_scheme(ggml_type) { return {}; }
-
-#endif
-
 }  // namespace selfspec
+#endif

@@ -89,12 +89,12 @@ struct Q2_K : TwoBits<block_q2_Kx8, 4> {
     }
 };
 
-// Signed scales of eight bits, and weights stored with 32 added. Four low bits of a weight are in ql, two in qh. With VNNI a sum of
-// products begins where 32 times the activations is subtracted, so that the products of eight weights fit 16 bits and have one mac2.
+// Signed scales of eight bits, and weights stored with 32 added. Four low bits of a weight are in ql, two in qh. A sum of products begins
+// where 32 times the activations is subtracted, so that those of eight weights fit 16 bits and have one mac2.
 struct Q6_K : Of16s<64> {
     using block = block_q6_Kx8;
-    static constexpr Form FORM  = HAS_VNNI ? Form{Layout::q8k_starts, 32} : Of16s::FORM;
-    static constexpr int  PAIRS = HAS_VNNI ? 0 : Of16s::PAIRS;
+    static constexpr Form FORM  = {HAS_VNNI ? Layout::q8k_starts : Layout::q8k_halves, 32};
+    static constexpr int  PAIRS = 0;
     const block & b;
     int           group;
     vi            high[PER_RUN];
@@ -108,13 +108,11 @@ struct Q6_K : Of16s<64> {
         return or_(and_(RUN < 2 ? raw : right<4>(raw), repeat(15)), and_(up, repeat(0x30)));
     }
 
-    __m128i sides(int run) const { return _mm_loadu_si128((const __m128i *) (b.scales + 64*group + 16*run)); }
-    template <int RUN> Scale scale() const { return scale_of(sides(RUN)); }
-    __m128i pairs(int run) const           { return pairs_of(sides(run)); }
+    template <int RUN> Scale scale() const { return scale_of(load16(b.scales + 64*group + 16*RUN)); }
 
     template <typename W> static vi add(vi total, W w, const int8_t * values, const Scale & scale) {
         if constexpr (!HAS_VNNI) {
-            return Of16s::add(total, w, values, scale);
+            return add_from_halves<32>(total, w, values, scale);
         }
         const int32_t * starts = ((const ColumnRun *) values)->starts;
         each<PER_RUN/2>([&](auto i) {
@@ -124,9 +122,8 @@ struct Q6_K : Of16s<64> {
         });
         return total;
     }
-    static vf finish(const block & b, vi total, vi below, vf scale_in, vf sum) {
-        const vi exact = HAS_VNNI ? total : sub32(total, left32<5>(below));
-        return fma(to_float(exact), mul(row_halves(b.d), scale_in), sum);
+    static vf finish(const block & b, vi total, vi, vf scale_in, vf sum) {
+        return fma(to_float(total), mul(row_halves(b.d), scale_in), sum);
     }
 };
 

@@ -207,6 +207,21 @@ template <int LIMIT> struct Of16s {
     }
 };
 
+// Adds the products of 32 weights of every row, each half of them times its scale. Sums begin at the activations' halves, where the part
+// of the weights' offset is subtracted. SIZE: the weights' largest without it, so that the sums fit 16 bits, whatever is between.
+template <int SIZE, typename W, typename S> SELFSPEC_PART vi add_from_halves(vi total, W w, const int8_t * values, const S & scale) {
+    const auto products = [&](int j) { return dot2(w(j), for_rows(values + EACH*j)); };
+    const auto of_two   = [&](int i) {
+        const vi start = for_rows((const char *) ((const ColumnRun *) values)->halves + EACH*i);
+        return add16(add16(start, products(2*i)), products(2*i + 1));
+    };
+    if constexpr (PER_RUN == 8 && 8*127*SIZE < 1 << 15) {
+        return mac2(mac2(total, add16(of_two(0), of_two(1)), scale.first), add16(of_two(2), of_two(3)), scale.second);
+    }
+    each<PER_RUN/2>([&](auto i) { total = mac2(total, of_two(i), i < PER_RUN/4 ? scale.first : scale.second); });
+    return total;
+}
+
 // Two bits of each weight are in qs.
 template <typename B, int LIMIT> struct TwoBits : Of16s<LIMIT> {
     using block = B;

@@ -2,6 +2,11 @@
 #include "dispatch.h"
 #include "product.h"
 
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
 #if defined(SELFSPEC_KERNELS)
 
 #include "attention.h"
@@ -59,13 +64,32 @@ bool selfspec_is_narrow(int64_t n_tokens) {
     return !selfspec::is_off() && n_tokens <= selfspec::MAX_WIDTH;
 }
 
+namespace {
+thread_local bool may_grow = false;
+}
+
+void selfspec_let_grow(bool may) { may_grow = may; }
+
 bool selfspec_reads_columns(const ggml_tensor * weights) {
-    return !selfspec::is_off() && weights->ne[1]%8 == 0 && selfspec::column_scheme(weights->type).kernel;
+    if (selfspec::is_off() || weights->ne[1]%8 != 0) {
+        return false;
+    }
+    const selfspec::Scheme scheme = selfspec::column_scheme(weights->type);
+    return scheme.kernel && (scheme.grown == 0 || may_grow || selfspec::is_interleaved(weights));
 }
 
 bool selfspec_has_layout(const ggml_tensor * weights) {
     return selfspec_reads_columns(weights) && selfspec::our_column_scheme(weights->type).kernel;
 }
+
+size_t selfspec_buffer_size(const ggml_tensor * weights) {
+    if (!selfspec_has_layout(weights)) {
+        return ggml_nbytes(weights);
+    }
+    return ggml_nrows(weights)*selfspec::column_scheme(weights->type).row_size(weights->type, weights->ne[0]);
+}
+
+int32_t selfspec_grown_size(int32_t type) { return selfspec::is_off() ? 0 : selfspec::column_scheme((ggml_type) type).grown; }
 
 int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
     const ggml_backend_buffer_t buffer = weights->buffer;
@@ -83,9 +107,22 @@ size_t selfspec_work_size(const ggml_tensor *, int) { return 0; }
 bool   selfspec_is_narrow(int64_t) { return false; }
 bool   selfspec_reads_columns(const ggml_tensor *) { return false; }
 bool   selfspec_has_layout(const ggml_tensor *) { return false; }
+void   selfspec_let_grow(bool) {}
+size_t selfspec_buffer_size(const ggml_tensor * weights) { return ggml_nbytes(weights); }
+int32_t selfspec_grown_size(int32_t) { return 0; }
 int32_t selfspec_kernel_width(const ggml_tensor *, bool) { return 0; }
 
 #endif
+
+void * selfspec_function(const char * name) {
+    static const std::pair<const char *, void *> functions[] = {
+        {"selfspec_kernel_width", (void *) selfspec_kernel_width},
+        {"selfspec_let_grow",     (void *) selfspec_let_grow},
+        {"selfspec_grown_size",   (void *) selfspec_grown_size},
+    };
+    const auto found = std::find_if(std::begin(functions), std::end(functions), [&](auto & each) { return strcmp(each.first, name) == 0; });
+    return found == std::end(functions) ? nullptr : found->second;
+}
 
 int64_t selfspec_rows_in_fours(int64_t n_rows) {
     return selfspec_is_narrow(n_rows) ? 0 : n_rows - n_rows%4;

@@ -8,12 +8,11 @@
 
 namespace selfspec {
 
-// IQ2 and IQ3, see columns_codebooks.cpp; returns what selfspec_interleave() does.
+// IQ2 and IQ3, see columns_codebooks.cpp and columns_nibbles.cpp; returns what selfspec_interleave() does.
 int interleave_codebook(ggml_tensor * t, const void * data, size_t size);
 
 // Copies blocks by `interleave(row, r, to)`, which writes all but the scale of row r's block to `to`, which is zero before.
 template <typename Row, typename Rows> int interleave_all(ggml_tensor * t, const void * data, size_t size) {
-    static_assert(sizeof(Rows) == 8*sizeof(Row), "rows take as much memory as before");
     const int64_t n_blocks = t->ne[0]/256, n_rows = ggml_nrows(t);
     if (n_rows%8 != 0 || size != n_rows*n_blocks*sizeof(Row)) {
         return -1;

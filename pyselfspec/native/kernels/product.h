@@ -33,6 +33,7 @@ enum class Layout {
     q8k_sums32,  // bytes, a scale per 256, and the sum of every 32 values as 16 bits
     q8k_start,   // ColumnRun with one start, a scale per 256
     q8k_starts,  // ColumnRun, a scale per 256
+    q8k_halves,  // the same, with each start as two of 16 bits
     q8k_coded32, // CodedRun, a scale per 256; the weights' scales are for 32 each
     q8k_coded16, // the same for 16 each
 };
@@ -75,10 +76,14 @@ struct ColumnBlock {
 };
 
 // 32 activations for eight interleaved rows, and where their products begin: at -offset*sum(values). With several starts eight
-// values have one, those that two vectors have in one lane of a row, so that sums of products of signed weights fit 16 bits.
+// values have one, those that two vectors have in one lane of a row, so that sums of products of signed weights fit 16 bits. In
+// halves the lower one is for the first two of each lane's four bytes.
 struct ColumnRun {
     int8_t  values[32];
-    int32_t starts[4];
+    union {
+        int32_t starts[4];
+        int16_t halves[4][2];
+    };
 };
 
 // 64 activations in the order in which codes of weights are read (coded_place in activations.cpp), and where the products of each
@@ -124,7 +129,10 @@ using Kernel = void (*)(const Weights & weights, int64_t row0, int64_t row1, con
 struct Scheme {
     Form    form;
     Kernel  kernel;
-    int32_t most = INT32_MAX;  // tokens: upstream multiplies more of them faster
+    int32_t most  = INT32_MAX;  // tokens: upstream multiplies more of them faster
+    int32_t grown = 0;          // bytes of 256 weights, if they are not those of the file
+
+    size_t row_size(ggml_type type, int64_t k) const { return grown > 0 ? grown*k/256 : ggml_row_size(type, k); }
 };
 
 // These return a Scheme whose kernel is NULL if there is none for the type.

@@ -23,6 +23,25 @@ bool in_repacked_buffer(const ggml_tensor * t) {
     return t->buffer && t->buffer->buft == ggml_backend_cpu_repack_buffer_type();
 }
 
+}  // namespace
+
+bool is_interleaved(const ggml_tensor * weights) {
+    return in_repacked_buffer(weights) && (weights->view_src ? weights->view_src : weights)->extra;
+}
+
+namespace {
+
+// Matrix (i2, i3) of these weights. A view of weights whose rows have grown begins at as many rows of the whole.
+Weights weights_of(const Scheme & scheme, const ggml_tensor * w, int64_t i2, int64_t i3) {
+    const size_t offset = i2*w->nb[2] + i3*w->nb[3];
+    if (scheme.grown == 0) {
+        return {(const char *) w->data + offset, w->nb[1], w->ne[0]};
+    }
+    const ggml_tensor * whole    = w->view_src ? w->view_src : w;
+    const size_t        row_size = scheme.row_size(w->type, w->ne[0]);
+    return {(const char *) whole->data + (w->view_offs + offset)/w->nb[1]*row_size, row_size, w->ne[0]};
+}
+
 // Returns the kernel for weights; none if upstream must compute products with them. `precision`: the least precision of the
 // activations.
 Scheme scheme_of(const ggml_tensor * weights, int32_t precision) {
@@ -186,7 +205,7 @@ void mul_mat(const ggml_compute_params * params, ggml_tensor * op, Inputs inputs
     const Chunks chunks(w->ne[2]*w->ne[3], op->ne[0], params->nth);
     share(chunks, params, sharing, [&](int64_t matrix, int64_t row0, int64_t row1) {
         const int64_t i02 = matrix%w->ne[2], i03 = matrix/w->ne[2];
-        const Weights weights = {(const char *) w->data + i02*w->nb[2] + i03*w->nb[3], w->nb[1], w->ne[0]};
+        const Weights weights = weights_of(scheme, w, i02, i03);
         Token tokens[MAX_TOKENS];
         int   n = 0;
         const int64_t n_all = r3*r2*x->ne[1];
@@ -277,7 +296,7 @@ void mul_mat_id(const ggml_compute_params * params, ggml_tensor * op) {
     const Chunks chunks(*routes.n_used, w->ne[1], params->nth);
     share(chunks, params, 0, [&](int64_t used, int64_t row0, int64_t row1) {
         const int32_t expert  = routes.experts[used];
-        const Weights weights = {(const char *) w->data + expert*w->nb[2], w->nb[1], w->ne[0]};
+        const Weights weights = weights_of(scheme, w, expert, 0);
         const int32_t * const end = routes.end(expert);
         for (const int32_t * i = routes.begin(expert); i < end; i += n_most) {
             const int n = (int) std::min<int64_t>(n_most, end - i);

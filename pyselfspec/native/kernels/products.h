@@ -15,4 +15,7 @@ size_t product_work_size(const ggml_tensor * op, int n_threads);
 // sharing: of the products that share activations, the number of this one, from 0.
 void product(const ggml_compute_params * params, ggml_tensor * op, Inputs inputs, int sharing);
 
+// Returns whether the weights' rows are interleaved already.
+bool is_interleaved(const ggml_tensor * weights);
+
 }  // namespace selfspec

@@ -42,17 +42,29 @@ bool    selfspec_is_narrow(int64_t n_tokens);
 int64_t selfspec_rows_in_fours(int64_t n_rows);  // number of rows, of n_rows, for which the product of four rows may be used
 
 // Returns whether the kernels here read these weights with eight rows interleaved, and whether that is a layout of ours: of Q3_K,
-// IQ4_XS, and where there is AVX-512 VBMI, IQ2 and IQ3.
+// IQ4_XS, IQ2 and IQ3.
 bool selfspec_reads_columns(const struct ggml_tensor * weights);
 bool selfspec_has_layout(const struct ggml_tensor * weights);
+
+// Returns the bytes that weights take in the buffer of repack.cpp.
+size_t selfspec_buffer_size(const struct ggml_tensor * weights);
 
 // Copies rows, all that the tensor has, into it in a layout of ours. Returns 0, or -1 if their number or the size does not fit.
 int selfspec_interleave(struct ggml_tensor * tensor, const void * data, size_t size);
 
+// Returns the function below that has this name, NULL if there is none: they are found through the backend's registry.
+void * selfspec_function(const char * name);
+
+// Without AVX-512 VBMI, IQ2 and IQ3 take more memory interleaved than in the file. So they are interleaved only in models that are
+// loaded by a thread which has called selfspec_let_grow(true). selfspec_grown_size() returns the bytes of 256 weights then, 0 for
+// types that do not grow.
+void    selfspec_let_grow(bool may);
+int32_t selfspec_grown_size(int32_t type);
+
 // Returns up to how many tokens a product with these weights gives each token the bits that it has alone: INT32_MAX with a
 // kernel of ours for prompts, less where upstream computes wide batches in tiles; 0 if unknown, because these kernels are
 // switched off or do not support this processor, or the layout of the weights is neither ours nor one of repack.cpp. With
-// `fast`, returns 0 also where there is no kernel for the weights here. Found through the backend's registry under this name.
+// `fast`, returns 0 also where there is no kernel for the weights here.
 int32_t selfspec_kernel_width(const struct ggml_tensor * weights, bool fast);
 
 #ifdef __cplusplus

@@ -82,6 +82,11 @@ constexpr bool HAS_VNNI = true;
 constexpr bool HAS_VNNI = false;
 #endif
 
+// Tables of 64 and 128 bytes, see columns_codebooks.cpp.
+#if defined(SELFSPEC_VBMI) && defined(SELFSPEC_VNNI)
+#define SELFSPEC_BYTE_TABLES 1
+#endif
+
 // Four times dot4, for unsigned bytes below 32: 16 bits hold sums of eight products.
 inline vi dot16(vi acc, const vi (&u)[4], const vi (&s)[4]) {
     if constexpr (!HAS_VNNI) {

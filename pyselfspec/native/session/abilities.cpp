@@ -1,7 +1,7 @@
 // What a context and its architecture support: facts, and graphs that are built without being computed.
 
 #include "graph/checks.h"
-#include "graph/width.h"
+#include "graph/weights.h"
 #include "session/architectures.h"
 #include "session/restored.h"
 #include "session/session.h"
@@ -72,7 +72,7 @@ selfspec_facts selfspec_session::facts() const {
 
 // Refuses, before any cell is written, a pass that the architecture does not support: builds the graph without computing it.
 void selfspec_session::check_graph(const selfspec_pass & pass) {
-    const bool asks = !pass.mask.empty() || !pass.hidden_at.empty() || pass.head == SELFSPEC_HEAD_BEST;
+    const bool asks = !pass.mask.empty() || !pass.hidden_at.empty() || pass.head == SELFSPEC_HEAD_BEST || pass.weights;
     if (!asks || graphs().work.count(pass)) {
         return;
     }
@@ -132,7 +132,7 @@ std::string selfspec_session::build_dry(const selfspec_pass & pass, int32_t n_ro
     const auto gparams = ctx->graph_params(res, ubatch, mctx.get(), ctx->memory ? decoder : LLM_GRAPH_TYPE_ENCODER);
     res->reset();
 
-    const bool ok = model.build_graph(gparams) && selfspec_finish_graph(model, ubatch, *res) && check(res->get_gf());
+    const bool ok = selfspec_weights_of(model, ubatch).build_graph(gparams) && selfspec_finish_graph(model, ubatch, *res) && check(res->get_gf());
 
     ggml_backend_sched_reset(ctx->sched.get());
 

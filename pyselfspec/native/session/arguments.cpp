@@ -61,6 +61,7 @@ void selfspec_add_parts(const selfspec_facts & facts, const selfspec_decode_args
         pass.hidden_at.assign(args.hidden_at, args.hidden_at + args.n_hidden_at);
     }
     pass.has_tokens = args.tokens != nullptr;
+    pass.weights    = args.weights;
 }
 
 void selfspec_require_seq(const selfspec_facts & facts, int32_t seq_id) {

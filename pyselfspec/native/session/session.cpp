@@ -8,6 +8,7 @@
 #include "llama-model.h"
 
 #include <algorithm>
+#include <tuple>
 
 static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
 
@@ -51,6 +52,19 @@ bool others_compute(const llama_model & model, const std::vector<ggml_backend_t>
     });
 }
 
+// Whether each model's graphs can be computed with the other's weights.
+bool same_sizes(const llama_model & a, const llama_model & b) {
+    const auto sizes = [](const llama_model & model) {
+        const auto & h = model.hparams;
+        return std::make_tuple(model.arch, h.n_layer_all, h.n_embd, h.n_embd_head_k(), h.n_embd_head_v(), h.n_expert, model.vocab.n_tokens());
+    };
+    const auto by_block = [](const llama_model & model) {
+        const auto & h = model.hparams;
+        return std::tie(h.n_head_arr, h.n_head_kv_arr, h.n_ff_arr);
+    };
+    return sizes(a) == sizes(b) && by_block(a) == by_block(b);
+}
+
 } // namespace
 
 selfspec_session::selfspec_session(llama_context * ctx) :
@@ -76,6 +90,9 @@ void selfspec_session::decode(const selfspec_decode_args & args) {
     selfspec_add_parts(known, args, asked.pass);
     selfspec_require_rows(known, asked.rows);
     selfspec_require_pass(known, asked.rows, asked.states, asked.pass);
+    if (asked.pass.weights && !same_sizes(model, *asked.pass.weights)) {
+        selfspec_refuse("the weights are those of a model of another architecture or other sizes", SELFSPEC_UNSUPPORTED);
+    }
     const auto spans = admit(known, asked);
 
     const int32_t n_outputs = asked.rows.n_outputs();

@@ -74,6 +74,7 @@ def decode(
     among: array[int] | None = None,
     in_place: bool = False,
     shared: Sequence[Sequence[int]] = (),
+    weights: int | None = None,
     nextn: int | None = None,
 ) -> None:
     """Call ``selfspec_decode`` with C-contiguous arrays. Raises the error of the status.
@@ -105,6 +106,7 @@ def decode(
         among=address,
         n_among=n_among,
         in_place=in_place,
+        weights=weights,
         nextn=nextn or 0,
     )
     run = native.selfspec_decode if nextn is None else native.selfspec_draft_decode

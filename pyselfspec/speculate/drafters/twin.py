@@ -1,25 +1,31 @@
 """Draft with the model's own weights in four bits, for files with weights in F16, BF16 or F32.
 
-The twin is written once into the user's cache folder. It drafts as a second model does, see
-model.py, and is right more often than another small model: a pass of it reads about 0.3 of the
-bytes. Zhao et al., "QSpec", https://arxiv.org/abs/2410.11305, draft with quantized weights and
-activations of the same model.
+The twin is written once into the user's cache folder. Its passes run in the model's own context, on
+the K/V that the model has of the text, like those of layer-skip, and read about 0.3 of the bytes.
+Zhao et al., "QSpec", https://arxiv.org/abs/2410.11305, draft with quantized weights and activations
+of the same model on its K/V.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...costs.lookup import costs_with_second
+from ...costs.table import CostTable
 from ...errors import ArgumentError, SelfSpecWarning
+from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
-from ...runtime.model import Model
+from ...runtime.model import Model, open_beside
+from ...runtime.passes import Pass
 from ...util import paths
 from ...util.files import locked
-from ._second_model.reader import opened
-from .model import ModelDrafter
+from ..context_state import kept
+from ..limits import DraftLimit
+from .layer_skip import LayerSkipDrafter
 
+READS_PICTURES = True  # through the K/V that the model has of them
 TYPE = "q4_0"
 BYTES_MIN = 1.5  # of a weight on average; with fewer, a twin is hardly smaller
 WAIT_S = 3600.0  # for another process that writes the same twin
@@ -32,10 +38,11 @@ class Options:
 
 def make(context: Context, options: Options) -> TwinDrafter:
     """Return a drafter. Raises ArgumentError for a model whose weights are quantized already, and
-    what ``convert.quantize.quantize`` and ``reader.opened`` raise."""
+    what ``convert.quantize.quantize`` and ``open_beside`` raise."""
     context.abilities.require_drafts()
     path = twin_of(context.model)
-    return TwinDrafter(context, opened(context, path, lambda model: None))
+    twin = kept(context, Model, path, lambda: open_beside(context.model, path, context.n_cells))
+    return TwinDrafter(context, twin)
 
 
 def twin_of(model: Model) -> Path:
@@ -59,7 +66,21 @@ def twin_of(model: Model) -> Path:
     return path
 
 
-class TwinDrafter(ModelDrafter):
-    """Drafts with the model's twin."""
+class TwinDrafter(LayerSkipDrafter):
+    """Drafts with the weights of a twin, in a fork that reads the model's K/V of the text."""
 
     name = "twin"
+
+    def __init__(self, context: Context, twin: Model) -> None:
+        super().__init__(context, LayerMask.full(context.model.n_layer), share=False)
+        self._twin = twin
+
+    @property
+    def mask(self) -> LayerMask | None:
+        return None
+
+    def costs(self) -> CostTable:
+        return costs_with_second(self._context, self._twin.file.weight_bytes())
+
+    def _pass(self, limit: DraftLimit) -> Pass:
+        return replace(super()._pass(limit), mask=None, weights=self._twin.handle)

@@ -104,7 +104,7 @@ class LayerSkipDrafter(Drafter):
         self._seq = context.sequence()
 
     @property
-    def mask(self) -> LayerMask:
+    def mask(self) -> LayerMask | None:
         return self._mask
 
     def costs(self) -> CostTable:

@@ -1,0 +1,27 @@
+#include "graph/weights.h"
+
+#include "ggml-backend.h"
+
+namespace {
+
+// Looked up by name, since the backend may be one of several libraries, loaded for the processor at hand.
+template <typename F> F of_cpu_backend(const char * name) {
+    const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    const ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
+    return reg ? (F) ggml_backend_reg_get_proc_address(reg, name) : nullptr;
+}
+
+}  // namespace
+
+selfspec_width_function selfspec_width_of_weights() { return of_cpu_backend<selfspec_width_function>("selfspec_kernel_width"); }
+
+void selfspec_let_weights_of_thread_grow(bool may) {
+    if (const auto let_grow = of_cpu_backend<void (*)(bool)>("selfspec_let_grow")) {
+        let_grow(may);
+    }
+}
+
+int32_t selfspec_grown_size_of_type(int32_t type) {
+    const auto grown_size = of_cpu_backend<int32_t (*)(int32_t)>("selfspec_grown_size");
+    return grown_size ? grown_size(type) : 0;
+}
