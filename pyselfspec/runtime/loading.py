@@ -49,12 +49,13 @@ def growth(file: GgufFile) -> int:
     )
 
 
-def let_grow(file: GgufFile, load: str, n_free: int | None) -> None:
+def let_grow(file: GgufFile, load: str, n_free: int | None) -> int:
     """Let the weights of a file that this thread loads next be unpacked if there is room for them
-    and they are not to be mapped."""
+    and they are not to be mapped. Return how many bytes more they take."""
     more = growth(file)
     may = more > 0 and load != MAP and _has_room(file.n_bytes + more, n_free)
     native.selfspec_let_weights_grow(may)
+    return more if may else 0
 
 
 def _has_room(n_bytes: int, n_free: int | None) -> bool:

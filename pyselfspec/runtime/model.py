@@ -161,6 +161,7 @@ class Model(Vocabulary):
         self.contexts: set[Closing] = set()  # open ones; they add and remove themselves
         self.in_use = InUse(f"the model {self.path.name}")
         self.free_bytes = system_memory.available()  # before loading; None where unknown
+        self.n_grown_bytes = 0  # of memory that weights take in addition to those of the file
         self._n_device_bytes: int | None = None  # free on devices before loading
         self._stack = ExitStack()
         self._handle = handle
@@ -208,7 +209,7 @@ class Model(Vocabulary):
         """Load the file with at most n_gpu_layers layers on devices, or as many as fit there beside
         a context of a size. Return the number given to llama.cpp, None for all."""
         params = llama.llama_model_default_params()
-        loading.let_grow(self.file, self.load, self.free_bytes)
+        self.n_grown_bytes = loading.let_grow(self.file, self.load, self.free_bytes)
         is_on_cpu = not self.rpc and (n_gpu_layers == 0 or not devices.gpus())
         if is_on_cpu:
             memory.require_for_model(self.file)

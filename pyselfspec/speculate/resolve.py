@@ -27,7 +27,7 @@ from .drafters import Drafter, LookupDrafter
 from .drafters._combined import combine
 
 MASKED = "layer-skip"  # the drafter for masks
-HEAD = "head"  # the drafter for heads, which needs passes as well
+HEAD, TWIN = "head", "twin"  # drafters that run passes as well
 
 
 @dataclass(slots=True)
@@ -166,13 +166,15 @@ def _chosen_options(context: Context, config: DraftConfig) -> dict[str, Any]:
 
 
 def _suggested(context: Context, config: DraftConfig, profiled: LayerMask | None) -> dict[str, Any]:
-    """Return the drafters that AUTO stands for: one of a mask and a head, a head unless a mask was
-    given. None where each row has a pass of its own, so that no draft saves time."""
+    """Return the drafters that AUTO stands for, of which at most one runs passes: a head, unless a
+    mask was given; a mask; or a twin. None where each row has a pass of its own, so that no draft
+    saves time."""
     if context.abilities.pass_width == 1:
         return {}
     found = drafters.suggested(context, profiled)
-    if {MASKED, HEAD} <= found.keys():
-        del found[MASKED if config.mask is None else HEAD]
+    order = (HEAD, MASKED, TWIN) if config.mask is None else (MASKED, HEAD, TWIN)
+    for name in [each for each in order if each in found][1:]:
+        del found[name]
     return found
 
 

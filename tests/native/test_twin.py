@@ -12,6 +12,7 @@ from typed_models import SAMPLINGS, plain_text, require_exact
 from pyselfspec import Completion, Fixed, Model
 from pyselfspec.errors import ArgumentError, SelfSpecWarning
 from pyselfspec.gguf import file as gguf_file
+from pyselfspec.speculate import drafters
 from pyselfspec.speculate.drafters import twin
 
 PROMPT = [5, 6, 7, 8, 5, 6]
@@ -53,6 +54,16 @@ def test_a_twin_is_written_once_for_equal_files(
         warnings.simplefilter("error")
         assert twin.twin_of(model) == path
     assert [each.name for each in cache.iterdir()] == [path.name]
+
+
+@pytest.mark.filterwarnings("ignore::pyselfspec.errors.SelfSpecWarning")
+def test_auto_drafts_with_a_twin_that_was_written(tiny: TinyModel, new_context: NewContext) -> None:
+    context = new_context(tiny(qtype="F16"))
+    assert "twin" not in drafters.suggested(context, None)
+    twin.twin_of(context.model)
+    assert drafters.suggested(context, None)["twin"] == twin.Options()
+    made = Completion(context, PROMPT, n_predict=N)
+    assert "".join(made) and made.draft == "ngram+twin"
 
 
 def test_a_quantized_model_has_no_twin(

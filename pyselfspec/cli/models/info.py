@@ -19,6 +19,7 @@ from ...runtime.memory import needed_bytes
 from ...runtime.model import Model
 from ...runtime.processor import cpu_backend, variant
 from ...runtime.width_check import exact_types, same_at_widths
+from ...speculate.drafters.twin import is_wide
 from ...util.sizes import size_text
 from .._help import ManyOptions
 from .._machine import DeviceOptions
@@ -58,13 +59,15 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
     file, support = model.file, context.mask_support
     n_ctx = min(N_CTX, model.n_ctx_train)
     of_file = "name licence is_chat_model architecture n_params file_type n_bytes"
-    of_model = "n_layer n_embd n_vocab n_ctx_train free_bytes state_bytes"
+    of_model = "n_layer n_embd n_vocab n_ctx_train free_bytes state_bytes n_grown_bytes"
+    n_bytes = needed_bytes(file, n_ctx, context.options.type_k, context.options.type_v)
     return {
         **{name: getattr(file, name) for name in of_file.split()},
         **{name: getattr(model, name) for name in of_model.split()},
         "kv_bytes_per_1000_tokens": {t: file.kv_bytes(N_SHOWN, t, t) for t in CACHE_TYPES},
         "n_ctx": n_ctx,
-        "needed_bytes": needed_bytes(file, n_ctx, context.options.type_k, context.options.type_v),
+        "needed_bytes": n_bytes + model.n_grown_bytes,
+        "is_wide": is_wide(model),
         "head_bytes": file.head_bytes,
         "token_embd_bytes": file.token_embd_bytes,
         "attn_bytes": sum(block.attn for block in file.blocks),
@@ -149,6 +152,9 @@ def _memory(facts: dict[str, Any]) -> tuple[str, str]:
             copies = f"{n_snapshots} snapshots for drafts of {n_snapshots} tokens"
         size = size_text(facts["state_bytes"])
         states = f"; {size} for the recurrent state of each text, with {copies}"
+    of_file = f"{size_text(facts['n_bytes'])} for the file"
+    if facts["n_grown_bytes"]:
+        of_file += f", {size_text(facts['n_grown_bytes'])} more for its weights unpacked"
     needed, free = facts["needed_bytes"], facts["free_bytes"]
     fits = f"{size_text(needed)} with a context of {facts['n_ctx']} tokens"
     if free is None:
@@ -156,8 +162,8 @@ def _memory(facts: dict[str, Any]) -> tuple[str, str]:
     else:
         fits = f"{'yes' if needed <= free else 'no'}, {fits}; {size_text(free)} are free"
     return (
-        f"memory: {size_text(facts['n_bytes'])} for the file, and for each 1,000 tokens of context "
-        f"{first} ({', '.join(others)}; see -ctk and -ctv){states}",
+        f"memory: {of_file}, and for each 1,000 tokens of context {first} "
+        f"({', '.join(others)}; see -ctk and -ctv){states}",
         f"fits: {fits}",
     )
 
@@ -190,6 +196,8 @@ def _bytes_read(facts: dict[str, Any]) -> int:
 
 def _speed_up(facts: dict[str, Any]) -> str:
     copies, mask = "copies of earlier text (ngram)", facts["draft_mask"]
+    if facts["is_wide"]:
+        copies += ", the model itself in four bits (ngram+twin; auto when it is written)"
     if not facts["can_draft"]:
         return "none: the memory of this architecture cannot remove tokens"
     if facts["own_head"]:

@@ -12,6 +12,7 @@ from ...gguf import file as gguf_file
 from ...gguf import heads
 from ...runtime.context_options import N_CTX
 from ...runtime.embedding import pooling_of
+from ...runtime.loading import growth
 from ...runtime.memory import needed_bytes
 from ..model_card import FileCard
 
@@ -67,4 +68,5 @@ def _listed(name: str, path: Path, n_ctx: int | None, n_slots: int, pooling: str
         raise ModelFileError(f"{path} is a draft head, which cannot generate text alone")
     n_ctx = n_ctx or n_slots * min(N_CTX, file.context_length or N_CTX)
     card = FileCard.of(file, pooling or pooling_of(file))
-    return Listed(name, path, needed_bytes(file, n_ctx, "f16", "f16"), card)
+    n_bytes = needed_bytes(file, n_ctx, "f16", "f16") + growth(file)
+    return Listed(name, path, n_bytes, card)

@@ -36,6 +36,15 @@ class Options:
     """The drafter has no options."""
 
 
+def suggested(context: Context, mask: LayerMask | None) -> Options | None:
+    """Return options if the twin was written before: it takes as long to write as to quantize the
+    file, and room on the disk."""
+    can_fork = context.abilities.can_rollback and context.n_seq_max > 1
+    return (
+        Options() if can_fork and is_wide(context.model) and _path(context.model).exists() else None
+    )
+
+
 def make(context: Context, options: Options) -> TwinDrafter:
     """Return a drafter. Raises ArgumentError for a model whose weights are quantized already, and
     what ``convert.quantize.quantize`` and ``open_beside`` raise."""
@@ -47,12 +56,12 @@ def make(context: Context, options: Options) -> TwinDrafter:
 
 def twin_of(model: Model) -> Path:
     """Return the file of a model's twin, and write it if there is none."""
-    if sum(each.n_bytes for each in model.file.tensors) < BYTES_MIN * model.file.n_params:
+    if not is_wide(model):
         raise ArgumentError(
             f"{model.path.name} is {model.file.file_type} already, so a twin in {TYPE.upper()} "
             "would be hardly smaller; twin is for files in F16, BF16 or F32"
         )
-    path = paths.cache("twins") / f"{model.fingerprint[:32]}-{TYPE}.gguf"
+    path = _path(model)
     if not path.exists():
         from ...convert.quantize import quantize  # needs gguf, which takes long to import
 
@@ -64,6 +73,16 @@ def twin_of(model: Model) -> Path:
             if not path.exists():
                 quantize(model.path, path, TYPE)
     return path
+
+
+def is_wide(model: Model) -> bool:
+    """Return whether a twin takes much less memory than the model."""
+    n_bytes = sum(each.n_bytes for each in model.file.tensors)
+    return n_bytes >= BYTES_MIN * model.file.n_params
+
+
+def _path(model: Model) -> Path:
+    return paths.cache("twins") / f"{model.fingerprint[:32]}-{TYPE}.gguf"
 
 
 class TwinDrafter(LayerSkipDrafter):
