@@ -86,6 +86,10 @@ class GgufFile:
     def n_params(self) -> int:
         return sum(tensor.n_elements for tensor in self.tensors)
 
+    @property
+    def bytes_per_weight(self) -> float:
+        return sum(tensor.n_bytes for tensor in self.tensors) / self.n_params
+
     @cached_property
     def blocks(self) -> tuple[BlockBytes, ...]:
         """The bytes that one token reads in each of the n_layer blocks."""

@@ -39,8 +39,8 @@ def chosen(n_bytes: int, n_free: int | None) -> str:
 
 
 def growth(file: GgufFile) -> int:
-    """Return how many bytes more than in the file the weights take when those that this CPU then
-    multiplies faster are unpacked."""
+    """Return how many bytes more than in the file the weights take when all types are unpacked that
+    this CPU then multiplies faster."""
     grown = {name: native.selfspec_grown_bytes(i) for i, (name, *_) in tensor_types().items()}
     return sum(
         tensor.n_elements // UNIT * grown[tensor.type] - tensor.n_bytes

@@ -29,6 +29,7 @@ class FakeFile:
 
     architecture = "fake"
     head_bytes = 1000
+    bytes_per_weight = 1.0
 
     def weight_bytes(self, skip_attn: Iterable[int] = (), skip_ffn: Iterable[int] = ()) -> int:
         n_skipped = len(set(skip_attn)) + len(set(skip_ffn))

@@ -57,13 +57,17 @@ def test_a_twin_is_written_once_for_equal_files(
 
 
 @pytest.mark.filterwarnings("ignore::pyselfspec.errors.SelfSpecWarning")
-def test_auto_drafts_with_a_twin_that_was_written(tiny: TinyModel, new_context: NewContext) -> None:
+def test_auto_drafts_with_a_twin_that_was_written_and_has_room(
+    tiny: TinyModel, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = new_context(tiny(qtype="F16"))
     assert "twin" not in drafters.suggested(context, None)
     twin.twin_of(context.model)
     assert drafters.suggested(context, None)["twin"] == twin.Options()
     made = Completion(context, PROMPT, n_predict=N)
     assert "".join(made) and made.draft == "ngram+twin"
+    monkeypatch.setattr(twin.memory, "available", lambda: 1)
+    assert "twin" not in drafters.suggested(context, None)
 
 
 def test_a_quantized_model_has_no_twin(

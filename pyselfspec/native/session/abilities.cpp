@@ -220,9 +220,11 @@ bool selfspec_session::has_exact_prompts() const {
             !is_any_of<llama_kv_cache, llama_kv_cache_iswa, llama_memory_recurrent, llama_memory_hybrid, llama_memory_hybrid_iswa>(mem)) {
         return false;
     }
-    const auto width_of = selfspec_width_of_weights();
+    const auto is_exact = [width_of = selfspec_width_of_weights()](const ggml_tensor * t) { return width_of(t, false) == INT32_MAX; };
+    // an embedding is looked up only, unless it is the head as well
+    const ggml_tensor * looked_up = model.output && is_exact(model.output) ? model.tok_embd : nullptr;
     return std::all_of(model.tensors_by_name.begin(), model.tensors_by_name.end(), [&](const auto & named) {
-        return width_of(named.second, false) == INT32_MAX;
+        return named.second == looked_up || is_exact(named.second);
     });
 }
 

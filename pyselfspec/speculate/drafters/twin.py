@@ -19,7 +19,7 @@ from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.model import Model, open_beside
 from ...runtime.passes import Pass
-from ...util import paths
+from ...util import memory, paths
 from ...util.files import locked
 from ..context_state import kept
 from ..limits import DraftLimit
@@ -37,12 +37,13 @@ class Options:
 
 
 def suggested(context: Context, mask: LayerMask | None) -> Options | None:
-    """Return options if the twin was written before: it takes as long to write as to quantize the
-    file, and room on the disk."""
+    """Return options if the twin was written before, which takes minutes for a large model, and
+    fits into free memory."""
     can_fork = context.abilities.can_rollback and context.n_seq_max > 1
-    return (
-        Options() if can_fork and is_wide(context.model) and _path(context.model).exists() else None
-    )
+    if not can_fork or not is_wide(context.model) or not (path := _path(context.model)).exists():
+        return None
+    free = memory.available()
+    return Options() if free is None or free > path.stat().st_size else None
 
 
 def make(context: Context, options: Options) -> TwinDrafter:
@@ -77,8 +78,7 @@ def twin_of(model: Model) -> Path:
 
 def is_wide(model: Model) -> bool:
     """Return whether a twin takes much less memory than the model."""
-    n_bytes = sum(each.n_bytes for each in model.file.tensors)
-    return n_bytes >= BYTES_MIN * model.file.n_params
+    return model.file.bytes_per_weight >= BYTES_MIN
 
 
 def _path(model: Model) -> Path:
