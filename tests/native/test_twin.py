@@ -62,10 +62,14 @@ def test_auto_drafts_with_a_twin_that_was_written_and_has_room(
 ) -> None:
     context = new_context(tiny(qtype="F16"))
     assert "twin" not in drafters.suggested(context, None)
-    twin.twin_of(context.model)
+    path = twin.twin_of(context.model)
     assert drafters.suggested(context, None)["twin"] == twin.Options()
     made = Completion(context, PROMPT, n_predict=N)
     assert "".join(made) and made.draft == "ngram+twin"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "twin" not in drafters.suggested(context, None)
+    assert twin.twin_of(context.model) == path
+    assert "twin" in drafters.suggested(context, None)
     monkeypatch.setattr(twin.memory, "available", lambda: 1)
     assert "twin" not in drafters.suggested(context, None)
 

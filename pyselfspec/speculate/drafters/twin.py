@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ...costs.lookup import costs_with_second
 from ...costs.table import CostTable
-from ...errors import ArgumentError, SelfSpecWarning
+from ...errors import ArgumentError, ModelFileError, SelfSpecWarning
+from ...gguf import file as gguf_file
 from ...masks.layer_mask import LayerMask
 from ...runtime.context import Context
 from ...runtime.model import Model, open_beside
@@ -40,7 +41,8 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
     """Return options if the twin was written before, which takes minutes for a large model, and
     fits into free memory."""
     can_fork = context.abilities.can_rollback and context.n_seq_max > 1
-    if not can_fork or not is_wide(context.model) or not (path := _path(context.model)).exists():
+    path = _path(context.model)
+    if not can_fork or not is_wide(context.model) or not _is_written(path):
         return None
     free = memory.available()
     return Options() if free is None or free > path.stat().st_size else None
@@ -56,14 +58,14 @@ def make(context: Context, options: Options) -> TwinDrafter:
 
 
 def twin_of(model: Model) -> Path:
-    """Return the file of a model's twin, and write it if there is none."""
+    """Return the file of a model's twin, and write it if there is none or a broken one."""
     if not is_wide(model):
         raise ArgumentError(
             f"{model.path.name} is {model.file.file_type} already, so a twin in {TYPE.upper()} "
             "would be hardly smaller; twin is for files in F16, BF16 or F32"
         )
     path = _path(model)
-    if not path.exists():
+    if not _is_written(path):
         from ...convert.quantize import quantize  # needs gguf, which takes long to import
 
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ def twin_of(model: Model) -> Path:
             f"writing {model.path.name} in four bits to {path}, once", SelfSpecWarning, stacklevel=2
         )
         with locked(path, "do without twin", WAIT_S):
-            if not path.exists():
+            if not _is_written(path):
                 quantize(model.path, path, TYPE)
     return path
 
@@ -83,6 +85,14 @@ def is_wide(model: Model) -> bool:
 
 def _path(model: Model) -> Path:
     return paths.cache("twins") / f"{model.fingerprint[:32]}-{TYPE}.gguf"
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        gguf_file.check(path)
+    except ModelFileError:
+        return False
+    return True
 
 
 class TwinDrafter(LayerSkipDrafter):
