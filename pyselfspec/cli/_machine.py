@@ -123,7 +123,8 @@ class DeviceOptions:
         default=AUTO,
         help="How to load weights for the CPU: copy them into memory (faster passes), map the file "
         "(loads faster, shared between processes), or auto: copy if twice the file's size is free. "
-        "IQ2 and IQ3 are faster in up to 2.2 times as much memory, which map does not give them.",
+        "Unless mapped, IQ2 and IQ3 may take up to 2.2 times as much memory, in which they are "
+        "faster.",
     )
     rpc: tuple[str, ...] = rare(
         "--rpc",

@@ -5,7 +5,7 @@ A pass over one token reads every weight once. Linux gives pages of 2 MB to a co
 to a mapped file, whose addresses take longer to translate; see native/memory. A copy takes longer
 to load, and processes that run the same model do not share it.
 
-Weights that are indices of tables (IQ2, IQ3) are multiplied up to three times as fast when they are
+Weights that are indices of tables (IQ2, IQ3) are multiplied two to four times as fast when they are
 unpacked to four bits each; see native/kernels/columns_nibbles.cpp.
 """
 

@@ -57,6 +57,17 @@ def test_a_twin_is_written_once_for_equal_files(
 
 
 @pytest.mark.filterwarnings("ignore::pyselfspec.errors.SelfSpecWarning")
+def test_a_context_for_several_texts_may_be_longer_than_the_model_was_trained_for(
+    tiny: TinyModel, new_context: NewContext
+) -> None:
+    """A server has such a context, of which each text has its share."""
+    model = tiny(qtype="F16", n_ctx=256)
+    context = new_context(model, n_ctx=1024, n_seq_max=4)
+    made = Completion(context, PROMPT, draft="twin", controller=Fixed(3, 0.0), n_predict=N)
+    assert "".join(made) and made.stats.n_drafted > 0
+
+
+@pytest.mark.filterwarnings("ignore::pyselfspec.errors.SelfSpecWarning")
 def test_auto_drafts_with_a_twin_that_was_written_and_has_room(
     tiny: TinyModel, new_context: NewContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ def _ratio(us: dict[str, list[int]], slow: str, fast: str) -> str:
 
 
 def _processor(record: Record) -> str:
-    """Its name, and that it has AVX2 only where it has no AVX-512."""
+    """Return the processor's name, and that it has AVX2 only where it has no AVX-512."""
     has_avx512 = "AVX512 = 1" in record["system"]
     name = str(record["machine"]).split(",")[0]
     return name if has_avx512 else f"{name}, AVX2"

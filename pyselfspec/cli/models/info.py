@@ -19,7 +19,7 @@ from ...runtime.memory import needed_bytes
 from ...runtime.model import Model
 from ...runtime.processor import cpu_backend, variant
 from ...runtime.width_check import exact_types, same_at_widths
-from ...speculate.drafters.twin import is_wide
+from ...speculate.drafters.twin import can_have_twin
 from ...util.sizes import size_text
 from .._help import ManyOptions
 from .._machine import DeviceOptions
@@ -67,7 +67,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "kv_bytes_per_1000_tokens": {t: file.kv_bytes(N_SHOWN, t, t) for t in CACHE_TYPES},
         "n_ctx": n_ctx,
         "needed_bytes": n_bytes + model.n_grown_bytes,
-        "is_wide": is_wide(model),
+        "can_have_twin": can_have_twin(model),
         "head_bytes": file.head_bytes,
         "token_embd_bytes": file.token_embd_bytes,
         "attn_bytes": sum(block.attn for block in file.blocks),
@@ -196,8 +196,8 @@ def _bytes_read(facts: dict[str, Any]) -> int:
 
 def _speed_up(facts: dict[str, Any]) -> str:
     copies, mask = "copies of earlier text (ngram)", facts["draft_mask"]
-    if facts["is_wide"]:
-        copies += ", the model itself in four bits (ngram+twin; auto when it is written)"
+    if facts["can_have_twin"]:
+        copies += ", the model itself in four bits (ngram+twin, which auto uses once it is written)"
     if not facts["can_draft"]:
         return "none: the memory of this architecture cannot remove tokens"
     if facts["own_head"]:

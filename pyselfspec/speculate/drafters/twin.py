@@ -42,7 +42,7 @@ def suggested(context: Context, mask: LayerMask | None) -> Options | None:
     fits into free memory."""
     can_fork = context.abilities.can_rollback and context.n_seq_max > 1
     path = _path(context.model)
-    if not can_fork or not is_wide(context.model) or not _is_written(path):
+    if not can_fork or not can_have_twin(context.model) or not _is_written(path):
         return None
     free = memory.available()
     return Options() if free is None or free > path.stat().st_size else None
@@ -52,14 +52,15 @@ def make(context: Context, options: Options) -> TwinDrafter:
     """Return a drafter. Raises ArgumentError for a model whose weights are quantized already, and
     what ``convert.quantize.quantize`` and ``open_beside`` raise."""
     context.abilities.require_drafts()
-    path = twin_of(context.model)
-    twin = kept(context, Model, path, lambda: open_beside(context.model, path, context.n_cells))
+    model = context.model
+    # the file is read once, not for every text
+    twin = kept(context, Model, TYPE, lambda: open_beside(model, twin_of(model), context.n_cells))
     return TwinDrafter(context, twin)
 
 
 def twin_of(model: Model) -> Path:
     """Return the file of a model's twin, and write it if there is none or a broken one."""
-    if not is_wide(model):
+    if not can_have_twin(model):
         raise ArgumentError(
             f"{model.path.name} is {model.file.file_type} already, so a twin in {TYPE.upper()} "
             "would be hardly smaller; twin is for files in F16, BF16 or F32"
@@ -78,7 +79,7 @@ def twin_of(model: Model) -> Path:
     return path
 
 
-def is_wide(model: Model) -> bool:
+def can_have_twin(model: Model) -> bool:
     """Return whether a twin takes much less memory than the model."""
     return model.file.bytes_per_weight >= BYTES_MIN
 
