@@ -11,6 +11,9 @@ unpacked to four bits each; see native/kernels/columns_nibbles.cpp.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ..errors import ArgumentError
 from ..gguf.file import GgufFile
 from ..gguf.header import tensor_types
@@ -49,13 +52,17 @@ def growth(file: GgufFile) -> int:
     )
 
 
-def let_grow(file: GgufFile, load: str, n_free: int | None) -> int:
-    """Let the weights of a file that this thread loads next be unpacked if there is room for them
-    and they are not to be mapped. Return how many bytes more they take."""
+@contextmanager
+def may_grow(file: GgufFile, load: str, n_free: int | None) -> Iterator[int]:
+    """Let the weights of a file that this thread loads meanwhile be unpacked if there is room for
+    them and they are not to be mapped. Yields how many bytes more they take."""
     more = growth(file)
     may = more > 0 and load != MAP and _has_room(file.n_bytes + more, n_free)
     native.selfspec_let_weights_grow(may)
-    return more if may else 0
+    try:
+        yield more if may else 0
+    finally:
+        native.selfspec_let_weights_grow(False)
 
 
 def _has_room(n_bytes: int, n_free: int | None) -> bool:

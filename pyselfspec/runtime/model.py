@@ -209,7 +209,7 @@ class Model(Vocabulary):
         """Load the file with at most n_gpu_layers layers on devices, or as many as fit there beside
         a context of a size. Return the number given to llama.cpp, None for all."""
         params = llama.llama_model_default_params()
-        self.n_grown_bytes = loading.let_grow(self.file, self.load, self.free_bytes)
+        growing = loading.may_grow(self.file, self.load, self.free_bytes)
         is_on_cpu = not self.rpc and (n_gpu_layers == 0 or not devices.gpus())
         if is_on_cpu:
             memory.require_for_model(self.file)
@@ -231,7 +231,8 @@ class Model(Vocabulary):
             if n_gpu_layers is not None:
                 params.n_gpu_layers = min(n_gpu_layers, INT32_MAX)
             library.clear_log_error()
-            handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
+            with growing as self.n_grown_bytes:
+                handle = llama.llama_model_load_from_file(os.fsencode(self.path), params)
             if not handle:
                 if embeds := gguf_file.embedder(self.file.architecture):
                     raise ModelFileError(f"{self.path}: {embeds}")

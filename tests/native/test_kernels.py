@@ -118,6 +118,13 @@ def test_every_thread_gets_results_of_attention(n_threads: int, chunks: Path) ->
         assert max(done.values(), default=0) <= 1.2 * len(results) / n_threads + 1, name
 
 
+def test_every_row_is_interleaved_once(tmp_path: Path) -> None:
+    files = (ROOT / "tests" / "native" / "interleave.cpp", KERNELS / "interleave.cpp")
+    headers = f"-I{llama_cpp() / 'ggml' / 'include'}"
+    program = compiled(tmp_path, *files, options=[*SANITIZERS, "-pthread", headers])
+    subprocess.run([program], check=True)
+
+
 def shares(program: Path, *arguments: object) -> list[list[int]]:
     """The pieces that each thread takes, in its order."""
     words = [str(program), *map(str, arguments)]

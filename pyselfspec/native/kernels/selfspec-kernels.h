@@ -52,6 +52,10 @@ size_t selfspec_buffer_size(const struct ggml_tensor * weights);
 // Copies rows, all that the tensor has, into it in a layout of ours. Returns 0, or -1 if their number or the size does not fit.
 int selfspec_interleave(struct ggml_tensor * tensor, const void * data, size_t size);
 
+// Calls `interleave`, a function like the one above, on all cores for shares of a tensor's rows. Returns 0 if all calls did.
+typedef int (*selfspec_interleave_rows)(struct ggml_tensor * rows, const void * data, size_t size);
+int selfspec_interleave_in_shares(struct ggml_tensor * tensor, const void * data, size_t size, selfspec_interleave_rows interleave);
+
 // Returns the function below that has this name, NULL if there is none: they are found through the backend's registry.
 void * selfspec_function(const char * name);
 
