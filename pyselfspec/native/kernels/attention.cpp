@@ -28,7 +28,6 @@ namespace selfspec {
 
 namespace {
 
-constexpr int   VECTORS = VB == 32 ? 2 : 4;  // vectors of a result that are summed at once
 constexpr float ONE     = 1 << 30;           // the integer for a weight of one in sums of weights
 
 //
@@ -81,7 +80,7 @@ void mix(Rows rows, int64_t i, uint32_t cells, const float * const * weights, fl
     each<T>([&](auto t) { each<N>([&](auto j) { added[t][j] = load_f(totals[t] + i + j*VL); }); });
     each_cell(cells, [&](int64_t cell) {
         const Rows row = rows.from(cell);
-        row.fetch(0, i, N*VL);
+        rows.fetch(cell, i, N*VL);
         vf x[N];
         each<N>([&](auto j) { x[j] = row.load(0, i + j*VL); });
         each<T>([&](auto t) {
@@ -95,6 +94,7 @@ void mix(Rows rows, int64_t i, uint32_t cells, const float * const * weights, fl
 // Adds the rows, times the weights of some queries, to all values of the queries' totals.
 template <int T, typename Rows>
 void mix_all(Rows rows, int64_t width, uint32_t cells, const float * const * weights, float * const * totals) {
+    constexpr int VECTORS = VB == 32 && T > 2 ? 2 : 4;  // so that all totals stay in registers
     int64_t i = 0;
     for (; i + VECTORS*VL <= width; i += VECTORS*VL) {
         mix<T, VECTORS>(rows, i, cells, weights, totals);
@@ -152,6 +152,7 @@ float factor_of(float top, int64_t sum, const float * sink) {
 struct Values {
     HeadPiece    piece;
     int64_t      begin, n, width;
+    size_t       bytes;  // of n values
     const char * v;
     float *      totals;  // by query
 
@@ -160,6 +161,7 @@ struct Values {
         begin = piece.unit0*unit_of(task.v);
         n     = std::min(piece.unit1*unit_of(task.v), task.dv) - begin;
         width = up(n);
+        bytes = ggml_row_size(task.v->type, n);
         v     = task.rows(task.v, first_head + piece.head) + begin/ggml_blck_size(task.v->type)*task.v->nb[0];
     }
     int64_t n_queries() const          { return piece.query1 - piece.query0; }
@@ -167,8 +169,9 @@ struct Values {
 };
 
 // Adds the values of computed block i, times their weights. Zero times a value that is no number is NaN, as in a cell of another
-// sequence with broken results: with `each_alone`, a query sums only the cells that it sees. The bits are the same.
-void add_values(const Task & task, const Work & work, const Values & of, int64_t i, bool each_alone) {
+// sequence with broken results: with `each_alone`, a query sums only the cells that it sees. The bits are the same. before, all: see
+// Ahead.
+void add_values(const Task & task, const Work & work, const Values & of, int64_t i, bool each_alone, size_t before, size_t all) {
     const int64_t block = work.blocks[i];
     const VisibleCells visible(task, work, of.piece.query0, of.piece.query1, block);
     const char * const v = of.v + block*CELLS*task.v->nb[1];
@@ -184,7 +187,7 @@ void add_values(const Task & task, const Work & work, const Values & of, int64_t
             mix_all<n>(rows, of.width, visible.cells, weights, totals);
         });
     };
-    if (!each_alone && task.is_whole(of.n, block) && with_stored(visible.n, task.v, v, mix_tiles)) {
+    if (!each_alone && task.is_whole(of.n, block) && with_stored(visible.n, task.v, v, {work, i, task.v, of.v, of.bytes, before, all}, mix_tiles)) {
         return;
     }
     unpack(task.v, v, visible.cells, of.n, work.rows);
@@ -228,14 +231,18 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
     const int64_t at_once  = task.n_masked_apart() > 1 ? 1 : std::clamp<int64_t>(TOTALS/of_piece, 1, MOST);
     for (int64_t first = begin; first < end; first += at_once) {
         const int64_t n_pieces = std::min(at_once, end - first);
+        size_t all = 0;
         for (int64_t j = 0; j < n_pieces; j++) {
             values[j] = Values(task, first_head, pieces.piece(first + j), work.totals + j*of_piece);
+            all += values[j].bytes;
         }
         work.queries_of(task, first_head + values[0].piece.head);
         std::fill_n(work.totals, n_pieces*of_piece, 0.0f);
         for (int64_t i = 0; i < work.n_blocks; i++) {
+            size_t before = 0;
             for (int64_t j = 0; j < n_pieces; j++) {
-                add_values(task, work, values[j], i, false);
+                add_values(task, work, values[j], i, false, before, all);
+                before += values[j].bytes;
             }
         }
         for (int64_t j = 0; j < n_pieces; j++) {
@@ -244,7 +251,7 @@ void values_of(const Task & task, Work & work, int64_t first_head, const HeadPie
             if (!all_numbers(of.totals, n)) {
                 std::fill_n(of.totals, n, 0.0f);
                 for (int64_t i = 0; i < work.n_blocks; i++) {
-                    add_values(task, work, of, i, true);
+                    add_values(task, work, of, i, true, 0, 0);
                 }
             }
             finish(task, work, first_head, of);
@@ -300,7 +307,11 @@ static void attention_together(const ggml_compute_params * params, const ggml_te
         }
         share(work.n_blocks*n_heads, [&](int64_t i) {
             const bool is_one_mask = task.n_masked_apart() == 1;  // then the rows of all heads are read in one stream
-            scores_of_block(task, work, first, is_one_mask ? i%n_heads : i/work.n_blocks, is_one_mask ? i/n_heads : i%work.n_blocks);
+            if (is_one_mask) {
+                scores_of_block(task, work, first, i%n_heads, n_heads, i/n_heads);
+            } else {
+                scores_of_block(task, work, first, i/work.n_blocks, 1, i%work.n_blocks);
+            }
         });
         ggml_barrier(params->threadpool);
 
@@ -329,7 +340,7 @@ static void attention_alone(const ggml_compute_params * params, const ggml_tenso
             work->plan(*task);
         }
         for (int64_t block = 0; block < work->n_blocks; block++) {
-            scores_of_block(*task, *work, head, 0, block);
+            scores_of_block(*task, *work, head, 0, 1, block);
         }
         for (int64_t block = 0; block < work->n_blocks; block++) {
             weights_of_block(*task, *work, head, 0, block);

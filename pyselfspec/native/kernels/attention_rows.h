@@ -77,16 +77,34 @@ struct Floats {
     void   fetch(int64_t, int64_t, int64_t) const {}
 };
 
+// Rows that are fetched while those of a block are multiplied.
+struct Ahead {
+    const char * rows;
+    size_t       stride;
+
+    // The same `bytes` of the rows in the block after computed block i. If the rows of a block are adjacent: the next of as many bytes,
+    // in the order of memory, since the processor then runs ahead by itself. An EPYC of Zen 2 class reads half as much in the same
+    // time of lines in another order. `bytes` are multiplied for all rows of a block after `before` others of `all`. first: in the cache.
+    Ahead(const Work & work, int64_t i, const ggml_tensor * t, const char * first, size_t bytes, size_t before, size_t all) {
+        const int64_t next = work.blocks[std::min(i + 1, work.n_blocks - 1)]*CELLS;
+        const bool    adjacent = all == t->nb[1];
+        rows   = first + next*t->nb[1] + (adjacent ? (CELLS - 1)*before : 0);
+        stride = adjacent ? bytes : t->nb[1];
+    }
+};
+
 // The rows of a block as they are in the cache, converted whenever they are multiplied.
 template <typename T> struct Stored {
     const char * rows;
     size_t       stride;
-    Stored from(int64_t cell) const                { return {rows + cell*stride, stride}; }
+    Ahead        ahead;
+    Stored from(int64_t cell) const                { return {rows + cell*stride, stride, ahead}; }
     const char * at(int64_t cell, int64_t i) const { return rows + cell*stride + i/T::UNIT*sizeof(typename T::block); }
     vf   load(int64_t cell, int64_t i) const { return T::load(*(const typename T::block *) at(cell, i), i%T::UNIT); }
-    [[gnu::always_inline]] void fetch(int64_t cell, int64_t i, int64_t n) const {  // n values of the row in the next block
-        for (const char * p = at(CELLS + cell, i); p < at(CELLS + cell, i + n); p += 64) {
-            fetch_near(p);
+    [[gnu::always_inline]] void fetch(int64_t cell, int64_t i, int64_t n) const {
+        const char * const row = ahead.rows + cell*ahead.stride + i/T::UNIT*sizeof(typename T::block);
+        for (size_t at = 0; at < n*sizeof(typename T::block)/T::UNIT; at += 64) {
+            fetch_near(row + at);
         }
     }
 };
@@ -105,11 +123,11 @@ struct Bytes {
 
 // Calls f with the rows of whole vectors at `rows`, if it is faster to convert them for each tile of n_queries than to convert them
 // once, store them, and load them again.
-template <typename F> bool with_stored(int n_queries, const ggml_tensor * t, const char * rows, F f) {
+template <typename F> bool with_stored(int n_queries, const ggml_tensor * t, const char * rows, const Ahead & ahead, F f) {
     if (t->type == GGML_TYPE_F16 && (!HAS_COLUMNS || n_queries <= FEW)) {
-        f(Stored<Halves>{rows, t->nb[1]});
+        f(Stored<Halves>{rows, t->nb[1], ahead});
     } else if (t->type == GGML_TYPE_Q8_0 && n_queries <= FEW) {
-        f(Stored<Bytes>{rows, t->nb[1]});
+        f(Stored<Bytes>{rows, t->nb[1], ahead});
     } else {
         return false;
     }

@@ -12,22 +12,26 @@ namespace {
 // Multiplies the rows of a block by some queries of n values, which are whole vectors: the products that fill a vector are summed
 // at once.
 template <int T, typename Rows> void multiply_rows(Rows rows, int64_t n, const float * const * q, float * const * products) {
-    constexpr int AT_ONCE = VL/(T == 3 ? 4 : T);  // cells
+    constexpr int AT_ONCE = T == 3 ? 4 : VL/T;  // cells
+    constexpr int SETS    = (T*AT_ONCE + VL - 1)/VL;
     for (int64_t cell = 0; cell < CELLS; cell += AT_ONCE) {
-        vf totals[VL];
-        each<VL>([&](auto j) { totals[j] = zero(); });
+        vf totals[SETS][VL];
+        each<SETS>([&](auto s) { each<VL>([&](auto j) { totals[s][j] = zero(); }); });
         const Rows k = rows.from(cell);
-        for (int c = 0; c < AT_ONCE; c++) {
-            k.fetch(c, 0, n);
-        }
         for (int64_t i = 0; i < n; i += VL) {
+            if (const int64_t c = i/VL; c < AT_ONCE) {  // not all at once, which would hold up other reading
+                rows.fetch(cell + c, 0, n);
+            }
             each<AT_ONCE>([&](auto c) {
                 const vf x = k.load(c, i);
-                each<T>([&](auto t) { totals[t*AT_ONCE + c] = fma(x, load_f(q[t] + i), totals[t*AT_ONCE + c]); });
+                each<T>([&](auto t) {
+                    constexpr int at = t*AT_ONCE + c;
+                    totals[at/VL][at%VL] = fma(x, load_f(q[t] + i), totals[at/VL][at%VL]);
+                });
             });
         }
-        float results[VL];
-        store_f(results, sums(totals));
+        float results[SETS*VL];
+        each<SETS>([&](auto s) { store_f(results + s*VL, sums(totals[s])); });
         each<T>([&](auto t) { std::copy_n(results + t*AT_ONCE, AT_ONCE, products[t] + cell); });
     }
 }
@@ -114,8 +118,8 @@ inline float scale_and_mask(const Task & task, const Query & query, int64_t bloc
 }
 
 // Computes the scores of computed block i, here and below the number of a block. `of_heads`: the head, among those that are
-// computed at once.
-void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t of_heads, int64_t i) {
+// computed at once; of these, n_in_turn are computed block by block.
+void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t of_heads, int64_t n_in_turn, int64_t i) {
     const int64_t head = first_head + of_heads, block = work.blocks[i], n = up(task.dk);
     const Query * const queries = work.queries_of(task, head);
     float * const  largest = work.largest_in(task, of_heads, i);
@@ -144,8 +148,11 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
             score(t, first, [&](auto q, auto scores) { multiply_rows<t>(rows, n, q, scores); });
         });
     };
-    const char * const k = task.rows(task.k, head) + block*CELLS*task.k->nb[1];
-    if (task.is_whole(task.dk, block) && with_stored(visible.n, task.k, k, with_rows)) {
+    const char * const rows = task.rows(task.k, head);
+    const char * const k    = rows + block*CELLS*task.k->nb[1];
+    const size_t       row  = ggml_row_size(task.k->type, task.dk);
+    const Ahead        ahead(work, i, task.k, rows, row, of_heads%n_in_turn*row, n_in_turn*row);
+    if (task.is_whole(task.dk, block) && with_stored(visible.n, task.k, k, ahead, with_rows)) {
         return;
     }
     unpack(task.k, k, visible.cells, task.dk, work.rows);

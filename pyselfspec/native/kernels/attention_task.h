@@ -138,6 +138,12 @@ struct Task {
         return bits;
     }
 
+    // Whether scores are few beside K and V, so that it is worth more to read the rows of all heads in one stream than to keep scores in
+    // a near cache.
+    bool has_few_scores() const {
+        return 2*n_queries*sizeof(float) <= ggml_row_size(k->type, dk) + ggml_row_size(v->type, dv);
+    }
+
     int64_t n_units() const { return (dv + unit_of(v) - 1)/unit_of(v); }
 
     // The number of queries that may see different cells: queries are numbered by token first, then by head, and all heads
@@ -183,8 +189,9 @@ struct Work {
     int32_t *  looking;    // space for the queries of VisibleCells
 
     Work(const Task & task, int n_threads, int ith, Memory & memory) {
-        const int64_t near = n_threads*NEAR/(task.n_queries*CELLS*(int64_t) sizeof(float));
-        most_pairs = std::max(task.n_blocks, std::min(task.n_heads*task.n_blocks, near));
+        const int64_t all = task.n_heads*task.n_blocks, of_pair = task.n_queries*CELLS*(int64_t) sizeof(float);
+        most_pairs = task.has_few_scores() && all*of_pair <= MOST_SCORES ?
+            all : std::max(task.n_blocks, std::min(all, n_threads*NEAR/of_pair));
         weights = memory.take<float>(most_pairs*task.n_queries*CELLS);
         largest = memory.take<float>(most_pairs*up(task.n_queries));
         sums    = memory.take<int64_t>(most_pairs*task.n_queries);
