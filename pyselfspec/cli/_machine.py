@@ -122,9 +122,9 @@ class DeviceOptions:
         type=click.Choice(list(LOADS)),
         default=AUTO,
         help="How to load weights for the CPU: copy them into memory (faster passes), map the file "
-        "(loads faster, shared between processes), or auto: copy if twice the file's size is free. "
-        "Unless mapped, IQ2 and IQ3 may take up to 2.2 times as much memory, in which they are "
-        "faster.",
+        "(loads faster, shared between processes), or auto: copy what is faster so, if twice the "
+        "file's size is free. Unless map is given, IQ2 and IQ3 may take up to 2.2 times as much "
+        "memory, in which they are faster.",
     )
     rpc: tuple[str, ...] = rare(
         "--rpc",

@@ -3,7 +3,8 @@ whether they may take more memory than in the file.
 
 A pass over one token reads every weight once. Linux gives pages of 2 MB to a copy and pages of 4 kB
 to a mapped file, whose addresses take longer to translate; see native/memory. A copy takes longer
-to load, and processes that run the same model do not share it.
+to load, and processes that run the same model do not share it. Weights of most types have eight
+rows interleaved for this CPU when they are loaded, see native/kernels, which is a copy in any case.
 
 Weights that are indices of tables (IQ2, IQ3) are multiplied two to four times as fast when they are
 unpacked to four bits each; see native/kernels/columns_nibbles.cpp.
@@ -15,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import ArgumentError
-from ..gguf.file import GgufFile
-from ..gguf.header import tensor_types
+from ..gguf.file import TOKEN_EMBEDDING, GgufFile
+from ..gguf.header import TensorInfo, tensor_types
 from ..util import memory
 from .ffi.load import native
 
@@ -24,7 +25,8 @@ AUTO, COPY, MAP = "auto", "copy", "map"
 LOADS = (AUTO, COPY, MAP)
 N_FREE = 2  # sizes of the weights that must be free before they are copied, or grow
 MODES = {COPY: 0, MAP: 1, AUTO: -1}  # numbers of enum llama_load_mode
-UNIT, ROWS = 256, 8  # values of a row, and rows, that are unpacked together
+KEPT_MIN = 0.1  # least share of what a pass reads that is as in the file, for which a copy pays
+UNIT, ROWS = 256, 8  # values that sizes are for, and rows that are interleaved
 
 
 def require(load: str) -> None:
@@ -33,23 +35,36 @@ def require(load: str) -> None:
         raise ArgumentError(f"load is one of {', '.join(LOADS)}, got {load!r}")
 
 
-def chosen(n_bytes: int, n_free: int | None) -> str:
+def chosen(n_bytes: int, n_free: int | None, kept_share: float) -> str:
     """Return COPY or MAP for a file of n_bytes bytes that the CPU computes with.
 
-    n_free: bytes of free memory, None where unknown.
+    n_free: bytes of free memory, None where unknown. kept_share: see ``kept_share``.
     """
-    return COPY if _has_room(n_bytes, n_free) and memory.has_huge_pages() else MAP
+    gains = kept_share >= KEPT_MIN and memory.has_huge_pages()
+    return COPY if gains and _has_room(n_bytes, n_free) else MAP
+
+
+def kept_share(file: GgufFile) -> float:
+    """Return the share of the bytes read by a pass over one token whose layout is that of the
+    file."""
+    return (
+        1 - sum(file.bytes_read(tensor) for tensor, _ in _interleaved(file)) / file.weight_bytes()
+    )
 
 
 def growth(file: GgufFile) -> int:
     """Return how many bytes more than in the file the weights take when all types are unpacked that
     this CPU then multiplies faster."""
-    grown = {name: native.selfspec_grown_bytes(i) for i, (name, *_) in tensor_types().items()}
-    return sum(
-        tensor.n_elements // UNIT * grown[tensor.type] - tensor.n_bytes
-        for tensor in file.tensors
-        if grown[tensor.type] and len(tensor.shape) > 1 and tensor.shape[1] % ROWS == 0
-    )
+    return sum(n_bytes - tensor.n_bytes for tensor, n_bytes in _interleaved(file))
+
+
+def _interleaved(file: GgufFile) -> Iterator[tuple[TensorInfo, int]]:
+    """Yield the tensors whose rows are interleaved, with the bytes that they take then."""
+    sizes = {name: native.selfspec_interleaved_bytes(i) for i, (name, *_) in tensor_types().items()}
+    for tensor in file.tensors:
+        has_groups = len(tensor.shape) > 1 and tensor.shape[1] % ROWS == 0
+        if sizes[tensor.type] and has_groups and tensor.name != TOKEN_EMBEDDING:
+            yield tensor, tensor.n_elements * sizes[tensor.type] // UNIT
 
 
 @contextmanager

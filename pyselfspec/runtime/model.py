@@ -105,9 +105,9 @@ class Model(Vocabulary):
     split_mode: how several GPUs share the model, one of SPLIT_MODES as llama.cpp explains them.
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
     load: "copy" the weights into memory, where passes are faster; "map" the file, which loads
-        faster and is shared between processes; "auto" copies for the CPU where twice the file's
-        size is free. The attribute is what was chosen. IQ2 and IQ3 may take up to 2.2 times as
-        much memory as in the file, unless they are mapped; see `loading`.
+        faster and is shared between processes; "auto" copies for the CPU what is faster so, where
+        twice the file's size is free. The attribute is what was chosen. IQ2 and IQ3 may take up to
+        2.2 times as much memory as in the file, unless "map" is given; see `loading`.
     rpc: servers "host:port" of devices of other machines, see docs/rpc.md; these come before the
         GPUs of this machine, and count as GPUs.
     lora: files of LoRA adapters, alone or with a scale, see ``adapters``; contexts use them with
@@ -154,7 +154,7 @@ class Model(Vocabulary):
         self.rpc = tuple(rpc)
         self.split_mode = split_mode
         self.main_gpu = main_gpu
-        self.load = load
+        self.load = self.load_option = load
         self.own_head: heads.HeadFile | None = None
         self.head_fault = ""  # why the head in the file cannot be used
         has_broken_head = handle is None and not self._find_own_head()
@@ -214,7 +214,8 @@ class Model(Vocabulary):
         if is_on_cpu:
             memory.require_for_model(self.file)
             if self.load == loading.AUTO:
-                self.load = loading.chosen(self.file.n_bytes, self.free_bytes)
+                share = loading.kept_share(self.file)
+                self.load = loading.chosen(self.file.n_bytes, self.free_bytes, share)
         params.load_mode = loading.MODES[self.load]
         params.split_mode = SPLIT_MODES[self.split_mode]
         params.main_gpu = self.main_gpu
@@ -379,5 +380,5 @@ def open_beside(target: Model, path: Path, n_ctx: int) -> Model:
         context_size=ContextSize(n_ctx),
         split_mode=target.split_mode,
         main_gpu=target.main_gpu,
-        load=target.load,
+        load=target.load_option,
     )

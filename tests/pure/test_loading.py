@@ -32,17 +32,20 @@ def test_huge_pages_are_those_that_the_system_gives(tmp_path, enabled, has):
 
 
 @pytest.mark.parametrize(
-    ("free", "has_pages", "chosen"),
+    ("free", "has_pages", "share", "chosen"),
     [
-        (2 * GIB, True, loading.COPY),
-        (2 * GIB - 1, True, loading.MAP),
-        (None, True, loading.MAP),
-        (8 * GIB, False, loading.MAP),
+        (2 * GIB, True, 0.1, loading.COPY),
+        (2 * GIB - 1, True, 0.1, loading.MAP),
+        (None, True, 0.1, loading.MAP),
+        (8 * GIB, False, 0.1, loading.MAP),
+        (8 * GIB, True, 0.09, loading.MAP),
     ],
 )
-def test_a_file_is_copied_where_that_gains_and_memory_allows(monkeypatch, free, has_pages, chosen):
+def test_a_file_is_copied_where_that_gains_and_memory_allows(
+    monkeypatch, free, has_pages, share, chosen
+):
     monkeypatch.setattr(memory, "has_huge_pages", lambda: has_pages)
-    assert loading.chosen(GIB, free) == chosen
+    assert loading.chosen(GIB, free, share) == chosen
 
 
 def test_other_ways_are_refused():

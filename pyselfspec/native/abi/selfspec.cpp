@@ -148,8 +148,8 @@ int32_t selfspec_type_width(int32_t type, bool fast) {
     return std::min(width_of(&weights, fast), SELFSPEC_EXACT_WIDTH);
 }
 
-int32_t selfspec_grown_bytes(int32_t type) {
-    return type < 0 || type >= GGML_TYPE_COUNT ? 0 : selfspec_grown_size_of_type(type);
+int32_t selfspec_interleaved_bytes(int32_t type) {
+    return type < 0 || type >= GGML_TYPE_COUNT ? 0 : selfspec_interleaved_size_of_type(type);
 }
 
 void selfspec_let_weights_grow(bool may) { selfspec_let_weights_of_thread_grow(may); }

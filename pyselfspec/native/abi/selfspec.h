@@ -169,9 +169,10 @@ SELFSPEC_API int32_t selfspec_exact_prompts(struct selfspec_session * session);
 // per row.
 SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
 
-// Return the bytes that 256 weights of a ggml_type take in RAM where this CPU multiplies them faster if they take more than in
-// the file; 0 for other types. They do in models that a thread loads after it was let.
-SELFSPEC_API int32_t selfspec_grown_bytes(int32_t type);
+// Return the bytes that 256 weights of a ggml_type take in RAM where eight rows of them are interleaved for this CPU; 0 where they
+// stay as they are in the file. Types that take more than in the file are interleaved in models that a thread loads while it may
+// let them grow.
+SELFSPEC_API int32_t selfspec_interleaved_bytes(int32_t type);
 SELFSPEC_API void    selfspec_let_weights_grow(bool may);
 
 // Return the memory of the graphs that are kept prepared for narrow batches, in bytes over all devices.

@@ -21,7 +21,7 @@ void selfspec_let_weights_of_thread_grow(bool may) {
     }
 }
 
-int32_t selfspec_grown_size_of_type(int32_t type) {
-    const auto grown_size = of_cpu_backend<int32_t (*)(int32_t)>("selfspec_grown_size");
-    return grown_size ? grown_size(type) : 0;
+int32_t selfspec_interleaved_size_of_type(int32_t type) {
+    const auto size = of_cpu_backend<int32_t (*)(int32_t)>("selfspec_interleaved_size");
+    return size ? size(type) : 0;
 }

@@ -89,7 +89,10 @@ size_t selfspec_buffer_size(const ggml_tensor * weights) {
     return ggml_nrows(weights)*selfspec::column_scheme(weights->type).row_size(weights->type, weights->ne[0]);
 }
 
-int32_t selfspec_grown_size(int32_t type) { return selfspec::is_off() ? 0 : selfspec::column_scheme((ggml_type) type).grown; }
+int32_t selfspec_interleaved_size(int32_t type) {
+    const selfspec::Scheme scheme = selfspec::column_scheme((ggml_type) type);
+    return selfspec::is_off() || !scheme.kernel ? 0 : (int32_t) scheme.row_size((ggml_type) type, 256);
+}
 
 int32_t selfspec_kernel_width(const ggml_tensor * weights, bool fast) {
     const ggml_backend_buffer_t buffer = weights->buffer;
@@ -109,16 +112,16 @@ bool   selfspec_reads_columns(const ggml_tensor *) { return false; }
 bool   selfspec_has_layout(const ggml_tensor *) { return false; }
 void   selfspec_let_grow(bool) {}
 size_t selfspec_buffer_size(const ggml_tensor * weights) { return ggml_nbytes(weights); }
-int32_t selfspec_grown_size(int32_t) { return 0; }
+int32_t selfspec_interleaved_size(int32_t) { return 0; }
 int32_t selfspec_kernel_width(const ggml_tensor *, bool) { return 0; }
 
 #endif
 
 void * selfspec_function(const char * name) {
     static const std::pair<const char *, void *> functions[] = {
-        {"selfspec_kernel_width", (void *) selfspec_kernel_width},
-        {"selfspec_let_grow",     (void *) selfspec_let_grow},
-        {"selfspec_grown_size",   (void *) selfspec_grown_size},
+        {"selfspec_kernel_width",     (void *) selfspec_kernel_width},
+        {"selfspec_let_grow",         (void *) selfspec_let_grow},
+        {"selfspec_interleaved_size", (void *) selfspec_interleaved_size},
     };
     const auto found = std::find_if(std::begin(functions), std::end(functions), [&](auto & each) { return strcmp(each.first, name) == 0; });
     return found == std::end(functions) ? nullptr : found->second;

@@ -60,10 +60,10 @@ int selfspec_interleave_in_shares(struct ggml_tensor * tensor, const void * data
 void * selfspec_function(const char * name);
 
 // Without AVX-512 VBMI, IQ2 and IQ3 take more memory interleaved than in the file. So they are interleaved only in models that are
-// loaded by a thread which has called selfspec_let_grow(true). selfspec_grown_size() returns the bytes of 256 weights then, 0 for
-// types that do not grow.
+// loaded by a thread which has called selfspec_let_grow(true). selfspec_interleaved_size() returns the bytes that 256 weights of a
+// type take interleaved, 0 for types that stay as they are in the file.
 void    selfspec_let_grow(bool may);
-int32_t selfspec_grown_size(int32_t type);
+int32_t selfspec_interleaved_size(int32_t type);
 
 // Returns up to how many tokens a product with these weights gives each token the bits that it has alone: INT32_MAX with a
 // kernel of ours for prompts, less where upstream computes wide batches in tiles; 0 if unknown, because these kernels are

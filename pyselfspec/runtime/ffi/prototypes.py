@@ -123,7 +123,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "selfspec_ngrams_others": (INT32, ADDRESS, ADDRESS, INT32, INT32, INT32, ADDRESS),
     # no session
     "selfspec_type_width": (INT32, INT32, BOOL),
-    "selfspec_grown_bytes": (INT32, INT32),
+    "selfspec_interleaved_bytes": (INT32, INT32),
     "selfspec_let_weights_grow": (None, BOOL),
     "selfspec_model_state_bytes": (INT64, ADDRESS),
     "selfspec_model_replays": (INT32, ADDRESS),
