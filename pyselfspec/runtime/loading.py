@@ -47,9 +47,8 @@ def chosen(n_bytes: int, n_free: int | None, kept_share: float) -> str:
 def kept_share(file: GgufFile) -> float:
     """Return the share of the bytes read by a pass over one token whose layout is that of the
     file."""
-    return (
-        1 - sum(file.bytes_read(tensor) for tensor, _ in _interleaved(file)) / file.weight_bytes()
-    )
+    n_other = sum(file.bytes_read(tensor) for tensor, _ in _interleaved(file))
+    return 1 - n_other / max(1, file.weight_bytes())
 
 
 def growth(file: GgufFile) -> int:

@@ -8,8 +8,11 @@ import pytest
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
+from pyselfspec.gguf import file as gguf_file
+from pyselfspec.gguf.header import tensor_types
 from pyselfspec.runtime import loading
 from pyselfspec.runtime.ffi import devices
+from pyselfspec.runtime.ffi.load import native
 from pyselfspec.util import memory
 from tools.models import random_gguf
 
@@ -46,6 +49,16 @@ def test_auto_maps_a_file_that_leaves_little_memory(tiny_path, monkeypatch):
 def test_auto_leaves_files_for_a_gpu_to_llama_cpp(tiny_path):
     with Model(tiny_path()) as model:
         assert model.load == loading.AUTO
+
+
+def test_the_share_of_weights_that_stay_as_in_the_file(tmp_path):
+    types = tensor_types()
+    for i, name in enumerate(("Q8_0", "Q4_K")):
+        file = gguf_file.check(of_type(tmp_path / f"{i}.gguf", name))
+        number = next(n for n, (other, *_) in types.items() if other == name)
+        is_interleaved = native.selfspec_interleaved_bytes(number) > 0
+        norms = sum(t.n_bytes for t in file.tensors if t.type == "F32") / file.weight_bytes()
+        assert loading.kept_share(file) == pytest.approx(norms if is_interleaved else 1)
 
 
 def test_other_ways_are_refused(tiny_path):

@@ -169,8 +169,8 @@ struct Values {
 };
 
 // Adds the values of computed block i, times their weights. Zero times a value that is no number is NaN, as in a cell of another
-// sequence with broken results: with `each_alone`, a query sums only the cells that it sees. The bits are the same. before, all: see
-// Ahead.
+// sequence with broken results: with `each_alone`, a query sums only the cells that it sees. The bits are the same.
+// before, all: see Ahead.
 void add_values(const Task & task, const Work & work, const Values & of, int64_t i, bool each_alone, size_t before, size_t all) {
     const int64_t block = work.blocks[i];
     const VisibleCells visible(task, work, of.piece.query0, of.piece.query1, block);
@@ -187,7 +187,8 @@ void add_values(const Task & task, const Work & work, const Values & of, int64_t
             mix_all<n>(rows, of.width, visible.cells, weights, totals);
         });
     };
-    if (!each_alone && task.is_whole(of.n, block) && with_stored(visible.n, task.v, v, {work, i, task.v, of.v, of.bytes, before, all}, mix_tiles)) {
+    const Ahead ahead(work, i, task.v, of.v, of.bytes, before, all);
+    if (!each_alone && task.is_whole(of.n, block) && with_stored(visible.n, task.v, v, ahead, mix_tiles)) {
         return;
     }
     unpack(task.v, v, visible.cells, of.n, work.rows);

@@ -77,14 +77,15 @@ struct Floats {
     void   fetch(int64_t, int64_t, int64_t) const {}
 };
 
-// Rows that are fetched while those of a block are multiplied.
+// Where to fetch rows from while those of a block are multiplied.
 struct Ahead {
     const char * rows;
     size_t       stride;
 
-    // The same `bytes` of the rows in the block after computed block i. If the rows of a block are adjacent: the next of as many bytes,
-    // in the order of memory, since the processor then runs ahead by itself. An EPYC of Zen 2 class reads half as much in the same
-    // time of lines in another order. `bytes` are multiplied for all rows of a block after `before` others of `all`. first: in the cache.
+    // For `bytes` of each row of computed block i: the same bytes in the next block. But if those of several heads, `all` bytes of
+    // which `before` come earlier, are whole rows: as many bytes of the next block in the order of memory. Then the processor runs
+    // ahead by itself; an EPYC of Zen 2 class reads half as much in the same time in another order. first: these bytes of the
+    // cache's first row.
     Ahead(const Work & work, int64_t i, const ggml_tensor * t, const char * first, size_t bytes, size_t before, size_t all) {
         const int64_t next = work.blocks[std::min(i + 1, work.n_blocks - 1)]*CELLS;
         const bool    adjacent = all == t->nb[1];

@@ -139,9 +139,9 @@ struct Task {
     }
 
     // Whether scores are few beside K and V, so that it is worth more to read the rows of all heads in one stream than to keep scores in
-    // a near cache.
+    // a near cache. They are written and read twice.
     bool has_few_scores() const {
-        return 2*n_queries*sizeof(float) <= ggml_row_size(k->type, dk) + ggml_row_size(v->type, dv);
+        return 8*n_queries*sizeof(float) <= ggml_row_size(k->type, dk) + ggml_row_size(v->type, dv);
     }
 
     int64_t n_units() const { return (dv + unit_of(v) - 1)/unit_of(v); }
