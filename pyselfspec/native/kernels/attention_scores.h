@@ -150,8 +150,7 @@ void scores_of_block(const Task & task, Work & work, int64_t first_head, int64_t
     };
     const char * const rows = task.rows(task.k, head);
     const char * const k    = rows + block*CELLS*task.k->nb[1];
-    const size_t       row  = ggml_row_size(task.k->type, task.dk);
-    const Ahead        ahead(work, i, task.k, rows, row, of_heads%n_in_turn*row, n_in_turn*row);
+    const Ahead        ahead(work, i, task.k, rows, task.k_row, n_in_turn > 1 ? of_heads*task.k_row : 0, n_in_turn*task.k_row);
     if (task.is_whole(task.dk, block) && with_stored(visible.n, task.k, k, ahead, with_rows)) {
         return;
     }

@@ -75,6 +75,7 @@ struct Task {
     const ggml_tensor * sinks = op->src[4];
     struct { float scale, max_bias, softcap; } parameters;
     int64_t dk = k->ne[0], dv = v->ne[0], n_cells = k->ne[1];
+    size_t  k_row = ggml_row_size(k->type, dk), v_row = ggml_row_size(v->type, dv);  // bytes of a cell and a head
     int64_t group     = q->ne[2]/k->ne[2];
     int64_t n_tokens;
     int64_t n_queries = group*n_tokens, n_heads = k->ne[2]*q->ne[3], n_blocks = (n_cells + CELLS - 1)/CELLS;
@@ -141,7 +142,7 @@ struct Task {
     // Whether scores are few beside K and V, so that it is worth more to read the rows of all heads in one stream than to keep scores in
     // a near cache. They are written and read twice.
     bool has_few_scores() const {
-        return 8*n_queries*sizeof(float) <= ggml_row_size(k->type, dk) + ggml_row_size(v->type, dv);
+        return 8*n_queries*sizeof(float) <= k_row + v_row;
     }
 
     int64_t n_units() const { return (dv + unit_of(v) - 1)/unit_of(v); }
