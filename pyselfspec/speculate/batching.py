@@ -138,7 +138,7 @@ class Batch(Closing):
 
     @property
     def generations(self) -> list[Generation]:
-        """The generations that wait for a pass; the others have ended."""
+        """The generations that have not ended."""
         return [each.generation for each in self._running]
 
     def join(self, generation: Generation) -> list[Outcome]:
@@ -162,10 +162,14 @@ class Batch(Closing):
     def run_pass(self) -> list[Outcome]:
         """Run one pass for the generations that have waited longest; return what it finished."""
         start_ns = time.perf_counter_ns()
+        idle = [each for each in self._running if each.request is None]
+        outcomes = self._advance(idle, [None] * len(idle))
+        if not self._running:
+            return outcomes
         chosen, results = self._run_next()
         # the others have waited longer from now on
         self._running = [each for each in self._running if each not in chosen] + chosen
-        outcomes = self._advance(chosen, results)
+        outcomes += self._advance(chosen, results)
         steps = [found for _, found in outcomes if isinstance(found, Step)]
         if len(steps) > 1:
             us = (time.perf_counter_ns() - start_ns) / 1000
@@ -208,7 +212,7 @@ class Batch(Closing):
     ) -> list[Outcome]:
         pairs = zip(running, results, strict=True)
         outcomes = [outcome for each, result in pairs for outcome in each.advance(result)]
-        self._running = [each for each in self._running if each.request is not None]
+        self._running = [each for each in self._running if not each.has_ended]
         return outcomes
 
     def close(self) -> None:
@@ -217,36 +221,34 @@ class Batch(Closing):
 
 
 class _Running:
-    """A generation, its current work, and the request it waits for; None when it has ended."""
+    """A generation and its current work.
+
+    request: the pass that it waits for; None between two pieces of work, so that no time counts as
+        reading the prompt and as drafting, or after the last one.
+    """
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
         self.request: PassRequest | None = None
+        self.has_ended = False
         self._work: Work[None] | Work[Step] = generation.begin()
 
     def advance(self, result: PassResult | Exception | None) -> list[Outcome]:
-        """Work up to the next request; return what was finished on the way."""
+        """Work up to the next request, or to the end of the current work; return what was
+        finished."""
+        self.request = None
         try:
-            return self._resume(result)
+            self.request = resumed(self._work, result).with_adapters(self.generation.adapters)
+            return []
+        except StopIteration as end:
+            self.has_ended = self.generation.ended
+            self._work = self.generation.step()
+            return [(self.generation, end.value)]
         except Exception as error:  # of this generation; others go on
-            self.request = None
+            self.has_ended = True
             if isinstance(error, ContextFullError) and self.generation.ended:
                 return []
             return [(self.generation, error)]
-
-    def _resume(self, result: PassResult | Exception | None) -> list[Outcome]:
-        try:
-            self.request = self._next(result)
-            return []
-        except StopIteration as end:
-            self.request, finished = None, end.value
-        if not self.generation.ended:
-            self._work = self.generation.step()
-            self.request = self._next(None)
-        return [(self.generation, finished)]
-
-    def _next(self, result: PassResult | Exception | None) -> PassRequest:
-        return resumed(self._work, result).with_adapters(self.generation.adapters)
 
     def close(self) -> None:
         self._work.close()
