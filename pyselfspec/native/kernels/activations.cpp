@@ -17,8 +17,8 @@ static int64_t padded(Form form, int64_t k) { return up(k, is_quantised(form) ? 
 
 static size_t value_size(Form form) {
     switch (form.layout) {
-        case Layout::f32:  return 4;
-        case Layout::f16:  return 2;
+        case Layout::f32:
+        case Layout::f16:  return 4;
         case Layout::bf16: return HAS_BF16 ? 2 : 4;
         default:           return 1;
     }
@@ -133,11 +133,16 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
         case Layout::f32:
             std::copy(x, x + n, floats);
             break;
-        case Layout::f16:
+        case Layout::f16: {
+            ggml_fp16_t halves[K_STEP];
             for (int64_t i = 0; i < n; i += 8) {
-                store_halves((ggml_fp16_t *) base + k0 + i, x + i);
+                store_halves(halves + i, x + i);
+            }
+            for (int64_t i = 0; i < n; i += VL) {
+                store_f(floats + i, load_f16(halves + i));
             }
             break;
+        }
         case Layout::bf16:
             for (int64_t i = 0; i < n; i += VL) {
 #if defined(SELFSPEC_BF16)

@@ -16,13 +16,13 @@ namespace selfspec {
 
 namespace {
 
-// --- reading the parts of the blocks of a step; `at(i)` is the address of block i ---
+// --- reading the parts of the blocks of a step, which begins at b ---
 
 // 16 bytes of every block: one vector of the first eight of each side by side, one of the last eight.
 struct Sides {
     vi first, last;
-    template <typename At> Sides(At at, size_t offset) {
-        const auto part = [&](int i) { return load16((const char *) at(i) + offset); };
+    template <typename B> Sides(const B * b, size_t offset) {
+        const auto part = [&](int i) { return load16((const char *) (b + i) + offset); };
         const vi even = every_second(0, part), odd = every_second(1, part);
         first = low64(even, odd);
         last  = high64(even, odd);
@@ -30,11 +30,15 @@ struct Sides {
 };
 
 // The scales of blocks that begin with them, for types that need nothing else of the head.
-template <typename At> vf leading_scales(At at) {
-    return twice([&](int i) { return at(i)->d; });
+template <typename B> vf leading_scales(const B * b) {
+    return twice([&](int i) { return b[i].d; });
 }
 
 // --- the parts of heads, the first eight bytes of every block (scale, minimum, fifth bits): half WORD of each as floats, byte BYTE of each in all eight bytes ---
+
+template <typename B> vi heads(const B * b) {
+    return eights([&](int i) { return b + i; });
+}
 
 template <int WORD> vf halves(vi heads) {
     constexpr char A = 2*WORD, B = 8 + 2*WORD;
@@ -56,8 +60,8 @@ inline vf powers(vi heads) {
 
 using Vectors = vi[4];
 
-template <typename At> void nibbles(At at, size_t offset, Vectors & w) {
-    const Sides raw(at, offset);
+template <typename B> void nibbles(const B * b, size_t offset, Vectors & w) {
+    const Sides raw(b, offset);
     w[0] = and_(raw.first, repeat(15));
     w[1] = and_(raw.last, repeat(15));
     w[2] = and_(right<4>(raw.first), repeat(15));
@@ -100,7 +104,7 @@ struct Q4_0 : Small {
     static constexpr Form FORM = {Layout::steps, 8};
     Vectors w;
     vf scale;
-    template <typename At> explicit Q4_0(At at) : scale(leading_scales(at)) { nibbles(at, 2, w); }
+    explicit Q4_0(const block * b) : scale(leading_scales(b)) { nibbles(b, 2, w); }
 };
 
 struct Q4_1 : Small {
@@ -108,11 +112,11 @@ struct Q4_1 : Small {
     static constexpr Form FORM = {Layout::steps_sums};
     Vectors w;
     vf scale, min;
-    template <typename At> explicit Q4_1(At at) {
-        const vi head = eights(at);
+    explicit Q4_1(const block * b) {
+        const vi head = heads(b);
         scale = halves<0>(head);
         min   = halves<1>(head);
-        nibbles(at, 4, w);
+        nibbles(b, 4, w);
     }
 };
 
@@ -121,10 +125,10 @@ struct Q5_0 : Small {
     static constexpr Form FORM = {Layout::steps, 16};
     Vectors w;
     vf scale;
-    template <typename At> explicit Q5_0(At at) {
-        const vi head = eights(at);
+    explicit Q5_0(const block * b) {
+        const vi head = heads(b);
         scale = halves<0>(head);
-        nibbles(at, 6, w);
+        nibbles(b, 6, w);
         add_fifth<2>(head, w);
     }
 };
@@ -134,11 +138,11 @@ struct Q5_1 : Small {
     static constexpr Form FORM = {Layout::steps_sums};
     Vectors w;
     vf scale, min;
-    template <typename At> explicit Q5_1(At at) {
-        const vi head = eights(at);
+    explicit Q5_1(const block * b) {
+        const vi head = heads(b);
         scale = halves<0>(head);
         min   = halves<1>(head);
-        nibbles(at, 8, w);
+        nibbles(b, 8, w);
         add_fifth<4>(head, w);
     }
 };
@@ -149,9 +153,9 @@ struct MXFP4 : Small {
     static constexpr Form FORM = {Layout::steps, 12};
     Vectors w;
     vf scale;
-    template <typename At> explicit MXFP4(At at) : scale(powers(eights(at))) {
+    explicit MXFP4(const block * b) : scale(powers(heads(b))) {
         const v16 table = plus8(load16(kvalues_mxfp4), 12);
-        nibbles(at, 1, w);
+        nibbles(b, 1, w);
         each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
     }
 };
@@ -161,9 +165,9 @@ struct IQ4_NL : Wide {
     static constexpr Form FORM = {Layout::steps, SIGN_OFFSET};
     Vectors w;
     vf scale;
-    template <typename At> explicit IQ4_NL(At at) : scale(leading_scales(at)) {
+    explicit IQ4_NL(const block * b) : scale(leading_scales(b)) {
         const v16 table = plus8(load16(kvalues_iq4nl), SIGN_OFFSET);
-        nibbles(at, 2, w);
+        nibbles(b, 2, w);
         each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
     }
 };
@@ -173,8 +177,8 @@ struct Q8_0 : Wide {
     static constexpr Form FORM = {Layout::steps, SIGN_OFFSET};
     Vectors w;
     vf scale;
-    template <typename At> explicit Q8_0(At at) : scale(leading_scales(at)) {
-        const Sides lo(at, 2), hi(at, 18);
+    explicit Q8_0(const block * b) : scale(leading_scales(b)) {
+        const Sides lo(b, 2), hi(b, 18);
         const vi    sign = repeat((int8_t) SIGN_OFFSET);
         w[0] = xor_(lo.first, sign);
         w[1] = xor_(lo.last, sign);
@@ -199,25 +203,16 @@ template <typename P, int T> void add_step(const P & p, const BlockStep * const 
     });
 }
 
-// Flattened: sums are in registers only if nothing that takes them is called.
-template <typename P, int T>
-[[gnu::flatten, gnu::noinline]] void rows_times_tokens(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens) {
-    using block = typename P::block;
-    const int64_t n_blocks = weights.k/32;
+// step(row, i): step i of a row. Flattened: sums are in registers only if nothing that takes them is called.
+template <typename P, int T, typename F>
+[[gnu::flatten, gnu::noinline]] void rows_times_tokens(int64_t n_steps, int64_t row0, int64_t row1, const Token * tokens, F step) {
     const BlockStep * in[T];
     each<T>([&](auto t) { in[t] = (const BlockStep *) tokens[t].in.values; });
     for (int64_t row = row0; row < row1; row++) {
-        const auto b = (const block *) (weights.data + row*weights.row_size);
         vf sums[T];
         each<T>([&](auto t) { sums[t] = zero(); });
-        if (n_blocks < BLOCKS) {
-            static const block none = {};
-            add_step<P, T>(P([&](int j) { return j < n_blocks ? b + j : &none; }), in, 0, sums);
-        }
-        for (int64_t i = 0; i*BLOCKS < n_blocks && n_blocks >= BLOCKS; i++) {
-            const block * first = b + first_block(i, n_blocks);
-            fetch_ahead<BLOCKS*sizeof(block)>(first);
-            add_step<P, T>(P([&](int j) { return first + j; }), in, i, sums);
+        for (int64_t i = 0; i < n_steps; i++) {
+            add_step<P, T>(step(row, i), in, i, sums);
         }
         each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
     }
@@ -225,9 +220,25 @@ template <typename P, int T>
 
 template <typename P>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
-    in_tiles<TILE>(row0, row1, n_tokens, [&](auto n, int first, int64_t begin, int64_t end) {
-        rows_times_tokens<P, n>(weights, begin, end, tokens + first);
-    });
+    using block = typename P::block;
+    const int64_t n_blocks = weights.k/32, n_steps = (n_blocks + BLOCKS - 1)/BLOCKS;
+    const auto blocks_of = [=](int64_t row) { return (const block *) (weights.data + row*weights.row_size); };
+    const auto multiply  = [&](auto n, int first, int64_t begin, int64_t end, auto step) {
+        rows_times_tokens<P, n>(n_steps, begin, end, tokens + first, step);
+    };
+    if (n_blocks < BLOCKS) {
+        block padded[BLOCKS] = {};
+        in_tiles<TILE, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [&](int64_t row, int64_t) {
+            std::copy_n(blocks_of(row), n_blocks, padded);
+            return padded;
+        }, multiply);
+        return;
+    }
+    in_tiles<TILE, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [=](int64_t row, int64_t i) {
+        const block * const first = blocks_of(row) + first_block(i, n_blocks);
+        fetch_ahead<BLOCKS*sizeof(block)>(first);
+        return first;
+    }, multiply);
 }
 
 template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P>};

@@ -121,7 +121,7 @@ struct IQ3_S : Plain<32> {
 };
 
 // Upstream unpacks them into tiles for prompts.
-template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P>, MAX_WIDTH};
+template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P, TILE>, MAX_WIDTH};
 
 }  // namespace
 

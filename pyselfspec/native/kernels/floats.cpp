@@ -22,8 +22,7 @@ struct F32 {
     static vf  mac(vf w, vf a, vf acc)  { return fma(w, a, acc); }
 };
 
-// For graphs that require activations without rounding: they may exceed the range of half precision.
-struct F16_F32 : F32 {
+struct F16 : F32 {
     using weight = ggml_fp16_t;
     static vf  load_w(const weight * p) { return load_f16(p); }
 };
@@ -31,11 +30,6 @@ struct F16_F32 : F32 {
 struct BF16_F32 : F32 {
     using weight = ggml_bf16_t;
     static vf  load_w(const weight * p) { return load_bf16(p); }
-};
-
-struct F16 : F16_F32 {
-    using value = ggml_fp16_t;
-    static vf  load_a(const value * p)  { return load_f16(p); }
 };
 
 #if defined(SELFSPEC_BF16)
@@ -50,6 +44,14 @@ struct BF16 {
 #else
 using BF16 = BF16_F32;
 #endif
+
+// Reads a vector once: GCC otherwise reads it again for every product, where it counts operands in memory as cheap.
+template <typename V> [[gnu::always_inline]] inline V in_register(V x) {
+#if defined(__x86_64__) && !defined(SELFSPEC_PARTS_APART)  // emulated vectors fit no register
+    asm("" : "+v"(x));
+#endif
+    return x;
+}
 
 template <typename W> using Vector = decltype(W::load_w(nullptr));
 
@@ -83,10 +85,10 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
     const auto step = [&](int64_t k, auto load_w) {
         Vector<W> wv[R];
         for (int r = 0; r < R; r++) {
-            wv[r] = load_w(w[r] + k);
+            wv[r] = in_register(load_w(w[r] + k));
         }
         for (int t = 0; t < T; t++) {
-            const auto av = W::load_a(a[t] + k);
+            const auto av = in_register(W::load_a(a[t] + k));
             for (int r = 0; r < R; r++) {
                 sums[r][t] = W::mac(wv[r], av, sums[r][t]);
             }
@@ -121,16 +123,18 @@ void tile(const Weights & weights, int64_t row, const Token * tokens) {
 
 // --- prompts ---
 
-// Rows whose weights are converted together, as many as pieces of a product have a multiple of: their sums for three tokens fill the
-// registers.
+// Rows and tokens of a tile: their sums fill the registers.
 constexpr int MANY = VB == 32 ? 4 : 8;
 constexpr int SHARING = 3;
 
-// Values of each that are converted at once, into the first-level cache.
+// Groups of so many rows whose weights are converted together, as many as pieces of a product have a multiple of.
+constexpr int GROUPS = 8/MANY;
+
+// Values of each row that are converted at once, into the first-level cache.
 constexpr int64_t CONVERTED = 512;
 
 // Tokens for which they are converted: their sums stay in that cache, too.
-constexpr int NEAR_TOKENS = 48;
+constexpr int NEAR_TOKENS = 64;
 
 // Adds the products of n vectors of MANY rows, side by side, and of T tokens' values from k on.
 template <typename W, int T>
@@ -141,9 +145,9 @@ SELFSPEC_TILE void add_converted(const Vector<W> * from, int64_t n, const Token 
     each<T>([&](auto t) { each<MANY>([&](auto r) { totals[t][r] = sums[t][r]; }); });
     for (int64_t i = 0; i < n; i++) {
         Vector<W> av[T];
-        each<T>([&](auto t) { av[t] = W::load_a(a[t] + i*W::LANES); });
+        each<T>([&](auto t) { av[t] = in_register(W::load_a(a[t] + i*W::LANES)); });
         each<MANY>([&](auto r) {
-            const auto wv = from[MANY*i + r];
+            const auto wv = in_register(from[MANY*i + r]);
             each<T>([&](auto t) { totals[t][r] = W::mac(wv, av[t], totals[t][r]); });
         });
     }
@@ -164,19 +168,23 @@ template <typename W> void convert(const Weights & weights, int64_t row, int64_t
 
 template <typename W> void many(const Weights & weights, int64_t row, const Token * tokens, int n_tokens) {
     constexpr int64_t VECTORS = CONVERTED/W::LANES;
-    Vector<W> converted[VECTORS*MANY];
-    vf        sums[NEAR_TOKENS][MANY];
-    for (auto & of_token : sums) {
-        std::fill_n(of_token, MANY, zero());
-    }
+    Vector<W> converted[GROUPS][VECTORS*MANY];
+    vf        sums[GROUPS][NEAR_TOKENS][MANY];
+    std::fill_n(&sums[0][0][0], GROUPS*NEAR_TOKENS*MANY, zero());
     for (int64_t k = 0; k < weights.k; k += CONVERTED) {
         const int64_t n = std::min(VECTORS, (weights.k - k + W::LANES - 1)/W::LANES);
-        convert<W>(weights, row, k, n, converted);
-        in_tiles<SHARING>(n_tokens, [&](auto n_here, int t) { add_converted<W, n_here>(converted, n, tokens + t, k, sums + t); });
+        for (int g = 0; g < GROUPS; g++) {
+            convert<W>(weights, row + g*MANY, k, n, converted[g]);
+        }
+        in_tiles<SHARING>(n_tokens, [&](auto n_here, int t) {
+            for (int g = 0; g < GROUPS; g++) {
+                add_converted<W, n_here>(converted[g], n, tokens + t, k, sums[g] + t);
+            }
+        });
     }
     for (int t = 0; t < n_tokens; t++) {
-        for (int r = 0; r < MANY; r++) {
-            tokens[t].out[row + r] = sum(sums[t][r]);
+        for (int r = 0; r < GROUPS*MANY; r++) {
+            tokens[t].out[row + r] = sum(sums[r/MANY][t][r%MANY]);
         }
     }
 }
@@ -184,7 +192,7 @@ template <typename W> void many(const Weights & weights, int64_t row, const Toke
 template <typename W>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     int64_t row = row0;
-    for (; n_tokens > MAX_WIDTH && row + MANY <= row1; row += MANY) {
+    for (; n_tokens >= MAX_WIDTH && row + GROUPS*MANY <= row1; row += GROUPS*MANY) {
         for (int t = 0; t < n_tokens; t += NEAR_TOKENS) {
             many<W>(weights, row, tokens + t, std::min(NEAR_TOKENS, n_tokens - t));
         }
@@ -209,7 +217,7 @@ Scheme float_scheme(ggml_type type, ggml_prec precision) {
     const bool may_be_f16  = precision == GGML_PREC_UNDEFINED || precision >= GGML_PREC_F16;
     switch (type) {
         case GGML_TYPE_F32:  return {{Layout::f32}, product<F32>};
-        case GGML_TYPE_F16:  return may_be_f16 ? Scheme{{Layout::f16}, product<F16>} : Scheme{{Layout::f32}, product<F16_F32>};
+        case GGML_TYPE_F16:  return {{may_be_f16 ? Layout::f16 : Layout::f32}, product<F16>};
         case GGML_TYPE_BF16: return may_be_bf16 ? Scheme{{Layout::bf16}, product<BF16>} : Scheme{{Layout::f32}, product<BF16_F32>};
         default:             return {};
     }

@@ -9,6 +9,7 @@
 #include "abi/selfspec.h"
 
 #include <algorithm>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -23,7 +24,7 @@ constexpr int MAX_TOKENS = 256;
 // The form in which a kernel reads a token's activations.
 enum class Layout {
     f32,         // not rounded
-    f16,         // rounded to half precision, as upstream does
+    f16,         // rounded to half precision, as upstream does; stored as floats
     bf16,        // rounded to bfloat16; stored as bfloat16 if the processor multiplies it, else as float
     steps,       // BlockStep
     steps_sums,  // BlockStep with sums for minimums
@@ -167,12 +168,32 @@ template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
     }
 }
 
-// Calls f(n, first, begin, end) for tiles of tokens and ranges of rows: all rows at once if there is one tile; with more tiles
-// a few rows at a time, so that each tile finds them in the first-level cache besides its activations.
-template <int MAX, typename F> void in_tiles(int64_t row0, int64_t row1, int n_tokens, F f) {
-    const int64_t at_once = n_tokens <= MAX ? row1 - row0 : 4;
-    for (int64_t row = row0; row < row1; row += at_once) {
-        in_tiles<MAX>(n_tokens, [&](auto n, int first) { f(n, first, row, std::min(row + at_once, row1)); });
+// Calls f(n, first, begin, end, part) for tiles of tokens and ranges of rows, of n_parts each; part(row, i) is Packed(at(row, i)). With
+// several tiles a few rows are multiplied at a time, so that each tile finds them in the first-level cache; for more than PACKED
+// tokens part(row, i) is Unpacked(at(row, i)), made once for all tiles.
+template <int MAX, int PACKED, typename Packed, typename Unpacked, typename A, typename F>
+void in_tiles(int64_t n_parts, int64_t row0, int64_t row1, int n_tokens, A at, F f) {
+    constexpr int64_t FEW = 4, ROOM = 128*1024/sizeof(Unpacked);
+    alignas(Unpacked) char memory[ROOM*sizeof(Unpacked)];
+    const auto    unpacked = (Unpacked *) memory;
+    const bool    unpacks  = n_tokens > PACKED && n_parts <= ROOM;
+    const int64_t at_once  = n_tokens <= MAX ? row1 - row0 : unpacks ? std::min(FEW, ROOM/n_parts) : FEW;
+    for (int64_t begin = row0, end; begin < row1; begin = end) {
+        end = std::min(begin + at_once, row1);
+        if (!unpacks) {
+            in_tiles<MAX>(n_tokens, [&](auto n, int first) {
+                f(n, first, begin, end, [=](int64_t row, int64_t i) { return Packed(at(row, i)); });
+            });
+            continue;
+        }
+        for (int64_t row = begin; row < end; row++) {
+            for (int64_t i = 0; i < n_parts; i++) {
+                new (unpacked + (row - begin)*n_parts + i) Unpacked(at(row, i));
+            }
+        }
+        in_tiles<MAX>(n_tokens, [&](auto n, int first) {
+            f(n, first, begin, end, [=](int64_t row, int64_t i) -> auto & { return unpacked[(row - begin)*n_parts + i]; });
+        });
     }
 }
 

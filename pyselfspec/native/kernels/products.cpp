@@ -189,7 +189,7 @@ void multiply_listed(const Scheme & scheme, const Weights & weights, bool interl
 // The activations of as many tokens stay in the second-level cache while weight rows are multiplied with all of them.
 int tokens_at_once(Form form, int64_t k) {
     constexpr int64_t ROOM = 512*1024;  // bytes
-    return (int) std::clamp<int64_t>(ROOM/activation_size(form, k)/TILE*TILE, MAX_WIDTH, MAX_TOKENS);
+    return (int) std::clamp<int64_t>(ROOM/activation_size(form, k)/MAX_WIDTH*MAX_WIDTH, 2*MAX_WIDTH, MAX_TOKENS);
 }
 
 void mul_mat(const ggml_compute_params * params, ggml_tensor * op, Inputs inputs, int sharing) {

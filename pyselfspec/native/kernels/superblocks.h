@@ -2,8 +2,8 @@
 // fastest.
 //
 // A block has integer scales for its parts of 16 or 32 weights, and a token's 256 values have one scale. Products are
-// therefore scaled and summed as integers, and converted to floats once per block. With several tiles of tokens, a few rows
-// are unpacked into the first-level cache, once for all tiles.
+// therefore scaled and summed as integers, and converted to floats once per block. For many tokens, a few rows are
+// unpacked into the first-level cache, once for all tiles.
 #pragma once
 
 #include "product.h"
@@ -13,8 +13,6 @@
 #define GGML_COMMON_DECL_CPP
 #define GGML_COMMON_IMPL_CPP
 #include "ggml-common.h"
-
-#include <new>
 
 namespace selfspec {
 
@@ -85,64 +83,32 @@ SELFSPEC_PART void add_block(const Block & block, const Token * tokens, int64_t 
     each<T>([&](auto t) { sums[t] = block.p.finish(totals[t], tokens[t].in, k, sums[t]); });
 }
 
-// block(i): block i of the row. Flattened: sums are in registers only if nothing that takes them is called.
+// block(row, i): block i of a row. Flattened: sums are in registers only if nothing that takes them is called.
 template <typename P, int T, typename F>
-SELFSPEC_TILE void row_times_tokens(int64_t n_blocks, const Token * tokens, int64_t row, F block) {
-    vf sums[T];
-    each<T>([&](auto t) { sums[t] = zero(); });
-    for (int64_t i = 0; i < n_blocks; i++) {
-        add_block<P>(block(i), tokens, i*K_STEP, sums);
+SELFSPEC_TILE void rows_times_tokens(int64_t n_blocks, int64_t row0, int64_t row1, const Token * tokens, F block) {
+    for (int64_t row = row0; row < row1; row++) {
+        vf sums[T];
+        each<T>([&](auto t) { sums[t] = zero(); });
+        for (int64_t i = 0; i < n_blocks; i++) {
+            add_block<P>(block(row, i), tokens, i*K_STEP, sums);
+        }
+        each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
     }
-    each<T>([&](auto t) { tokens[t].out[row] = sum(sums[t]); });
 }
 
-// Up to four unpacked rows, which usually fit into the L1 cache.
-template <typename P> struct UnpackedRows {
-    static constexpr int64_t ROOM = 64*1024/sizeof(Unpacked<P>);  // blocks
-
-    int64_t n_blocks;  // of a row
-    alignas(Unpacked<P>) char memory[ROOM*sizeof(Unpacked<P>)];
-
-    explicit UnpackedRows(int64_t n_blocks) : n_blocks(n_blocks) {}
-    int64_t at_once() const { return std::min<int64_t>(4, ROOM/n_blocks); }  // number of rows; 0 if a row is too long
-
-    Unpacked<P> * row(int64_t i) { return (Unpacked<P> *) memory + i*n_blocks; }
-    void unpack(int64_t to, const typename P::block * b) {
-        for (int64_t i = 0; i < n_blocks; i++) {
-            fetch_ahead<sizeof(b[i])>(b + i);
-            new (row(to) + i) Unpacked<P>(b + i);
-        }
-    }
-};
-
-template <typename P>
+// PACKED: tokens for which unpacking once does not pay.
+template <typename P, int PACKED = 2*TILE>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     const int64_t n_blocks = weights.k/K_STEP;
-    const auto blocks_of = [&](int64_t row) { return (const typename P::block *) (weights.data + row*weights.row_size); };
-    if (UnpackedRows<P> rows(n_blocks); n_tokens > TILE && rows.at_once() > 0) {
-        for (int64_t first_row = row0; first_row < row1; first_row += rows.at_once()) {
-            const int64_t n_rows = std::min(rows.at_once(), row1 - first_row);
-            for (int64_t i = 0; i < n_rows; i++) {
-                rows.unpack(i, blocks_of(first_row + i));
-            }
-            in_tiles<TILE>(n_tokens, [&](auto n, int first) {
-                for (int64_t i = 0; i < n_rows; i++) {
-                    const Unpacked<P> * const row = rows.row(i);
-                    row_times_tokens<P, n>(n_blocks, tokens + first, first_row + i, [&](int64_t j) -> auto & { return row[j]; });
-                }
-            });
-        }
-        return;
-    }
-    in_tiles<TILE>(row0, row1, n_tokens, [&](auto n, int first, int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++) {
-            const auto b = blocks_of(row);
-            row_times_tokens<P, n>(n_blocks, tokens + first, row, [&](int64_t i) {
-                fetch_ahead<sizeof(b[i])>(b + i);
-                return Packed<P>(b + i);
-            });
-        }
-    });
+    const auto at = [&](int64_t row, int64_t i) {
+        const auto b = (const typename P::block *) (weights.data + row*weights.row_size) + i;
+        fetch_ahead<sizeof(*b)>(b);
+        return b;
+    };
+    in_tiles<TILE, PACKED, Packed<P>, Unpacked<P>>(n_blocks, row0, row1, n_tokens, at,
+        [&](auto n, int first, int64_t begin, int64_t end, auto block) {
+            rows_times_tokens<P, n>(n_blocks, begin, end, tokens + first, block);
+        });
 }
 
 }  // namespace
