@@ -364,6 +364,11 @@ int main() {
         check_all(type, file_scheme(type, GGML_PREC_UNDEFINED), false);
         check_all(type, column_scheme(type), true);
     }
+    // rows of which few have room to be unpacked at once, and one that has none
+    for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q6_K}) {
+        check({type, file_scheme(type, GGML_PREC_UNDEFINED), false, 5, 49152});
+        check({type, file_scheme(type, GGML_PREC_UNDEFINED), false, 5, 110592});
+    }
     for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16}) {
         const Scheme unrounded = float_scheme(type, GGML_PREC_F32);
         n_failed += unrounded.form.layout != Layout::f32;

@@ -203,6 +203,9 @@ template <typename P, int T> void add_step(const P & p, const BlockStep * const 
     });
 }
 
+// Tokens of a tile. With AVX2 more than six do not fit into the registers.
+constexpr int MOST = VB == 32 ? 6 : 8;
+
 // step(row, i): step i of a row. Flattened: sums are in registers only if nothing that takes them is called.
 template <typename P, int T, typename F>
 [[gnu::flatten, gnu::noinline]] void rows_times_tokens(int64_t n_steps, int64_t row0, int64_t row1, const Token * tokens, F step) {
@@ -228,13 +231,13 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
     };
     if (n_blocks < BLOCKS) {
         block padded[BLOCKS] = {};
-        in_tiles<TILE, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [&](int64_t row, int64_t) {
+        in_tiles<MOST, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [&](int64_t row, int64_t) {
             std::copy_n(blocks_of(row), n_blocks, padded);
             return padded;
         }, multiply);
         return;
     }
-    in_tiles<TILE, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [=](int64_t row, int64_t i) {
+    in_tiles<MOST, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [=](int64_t row, int64_t i) {
         const block * const first = blocks_of(row) + first_block(i, n_blocks);
         fetch_ahead<BLOCKS*sizeof(block)>(first);
         return first;

@@ -133,7 +133,7 @@ constexpr int GROUPS = 8/MANY;
 // Values of each row that are converted at once, into the first-level cache.
 constexpr int64_t CONVERTED = 512;
 
-// Tokens for which they are converted: their sums stay in that cache, too.
+// Tokens for which they are converted, the fewest of a prompt that are multiplied at once (tokens_at_once in products.cpp).
 constexpr int NEAR_TOKENS = 64;
 
 // Adds the products of n vectors of MANY rows, side by side, and of T tokens' values from k on.

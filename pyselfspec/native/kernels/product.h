@@ -152,10 +152,12 @@ template <typename F, int... I> [[gnu::always_inline]] inline void each(F f, std
 }
 template <int N, typename F> [[gnu::always_inline]] inline void each(F f) { each(f, std::make_integer_sequence<int, N>()); }
 
-// Calls f(n, first) for tiles of n <= MAX tokens, n as a compile-time constant.
+// Calls f(n, first) for as few tiles of n <= MAX tokens as possible, n as a compile-time constant. Their sizes are nearly equal, except
+// for tiles of eight, of which only the last is smaller: two of six take 4 % longer than eight and four.
 template <int MAX, typename F> void in_tiles(int n_tokens, F f) {
-    for (int first = 0; first < n_tokens; first += MAX) {
-        switch (std::min(MAX, n_tokens - first)) {
+    const int n_tiles = std::max(1, (n_tokens + MAX - 1)/MAX), size = MAX == 8 ? MAX : (n_tokens + n_tiles - 1)/n_tiles;
+    for (int first = 0; first < n_tokens; first += size) {
+        switch (std::min(size, n_tokens - first)) {
             case 1: f(std::integral_constant<int, 1>(), first); break;
             case 2: f(std::integral_constant<int, 2>(), first); break;
             case 3: if constexpr (MAX >= 3) { f(std::integral_constant<int, 3>(), first); } break;
@@ -177,7 +179,7 @@ void in_tiles(int64_t n_parts, int64_t row0, int64_t row1, int n_tokens, A at, F
     alignas(Unpacked) char memory[ROOM*sizeof(Unpacked)];
     const auto    unpacked = (Unpacked *) memory;
     const bool    unpacks  = n_tokens > PACKED && n_parts <= ROOM;
-    const int64_t at_once  = n_tokens <= MAX ? row1 - row0 : unpacks ? std::min(FEW, ROOM/n_parts) : FEW;
+    const int64_t at_once  = unpacks ? std::min(FEW, ROOM/n_parts) : n_tokens <= MAX ? row1 - row0 : FEW;
     for (int64_t begin = row0, end; begin < row1; begin = end) {
         end = std::min(begin + at_once, row1);
         if (!unpacks) {
