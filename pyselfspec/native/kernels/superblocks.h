@@ -96,8 +96,8 @@ SELFSPEC_TILE void rows_times_tokens(int64_t n_blocks, int64_t row0, int64_t row
     }
 }
 
-// PACKED: tokens for which unpacking once does not pay.
-template <typename P, int PACKED = 2*TILE>
+// PACKED: the most tokens for which unpacking once does not pay. Eight are two tiles with AVX2, and one with AVX-512 and NEON.
+template <typename P, int PACKED = 8>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     const int64_t n_blocks = weights.k/K_STEP;
     const auto at = [&](int64_t row, int64_t i) {
