@@ -44,7 +44,7 @@ def flags() -> set[str]:
     return set(line.replace("avx512_", "avx512").replace("avx_", "avx").split()[2:])
 
 
-SANITIZERS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZERS = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def compiled(folder: Path, *files: Path, options: Sequence[str] = SANITIZERS) -> Path:

@@ -98,12 +98,12 @@ def test_plain_decoding_over_stock_and_memory() -> None:
         },
     }
     machine = {"machine": "a processor, 2 cores", "system": "AVX2 = 1 | AVX512 = 1 |"}
-    record = machine | {"model": "m.gguf", "threads": 2, "bytes": 80_000}
+    record = machine | {"model": "m.gguf", "threads": 2, "prompt": 512, "bytes": 80_000}
     record |= {"us": times, "read": [5 * 10**9]}
     [row] = plain_peers.cells(record)
     assert row[:3] == ["a processor", "m.gguf", "2"]
     assert row[3:6] == ["33333.3", "50000.0", "1.50"]
-    assert row[6:] == ["1.00 to 3.00", "1.50", "5.0", "0.80", "-", "0.99"]
+    assert row[6:] == ["1.00 to 3.00", "512", "1.50", "5.0", "0.80", "-", "0.99"]
     [row] = plain_peers.cells(record | {"system": "AVX2 = 1 |"})
     assert row[0] == "a processor, AVX2"
 
