@@ -298,6 +298,7 @@ static void attention_together(const ggml_compute_params * params, const ggml_te
     const Task task(op, first_token, n_tokens);
     Memory     memory = {(uintptr_t) params->wdata};
     Work work(task, params->nth, params->ith, memory);
+    GGML_ASSERT(memory.end <= memory.begin + params->wsize);
     work.plan(task);
     const auto share = [&](int64_t n, auto f) { selfspec::share(n, params->ith, params->nth, f); };
 
@@ -357,7 +358,6 @@ void attention(const ggml_compute_params * params, ggml_tensor * op) {
         attention_alone(params, op, by);
         return;
     }
-    GGML_ASSERT(params->wsize >= work_size(op, by.n_together, params->nth));
     for (int64_t first_token = 0; first_token < by.n_all; first_token += by.n_together) {
         if (first_token > 0) {
             ggml_barrier(params->threadpool);  // the work memory is reused

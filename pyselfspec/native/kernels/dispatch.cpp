@@ -1,10 +1,15 @@
 // Entry points: decides which nodes of a graph are computed here.
 #include "dispatch.h"
+#include "per_graph.h"
 #include "product.h"
+
+#include "ggml-cpu.h"
+#include "ggml-impl.h"
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #if defined(SELFSPEC_KERNELS)
@@ -47,17 +52,16 @@ bool selfspec::compute(const selfspec_meetings & at, const ggml_compute_params *
         fill(params, op);
         return true;
     }
-    const size_t work_size = selfspec_work_size(op, params->nth);
-    if (work_size == 0) {
-        return false;
-    }
-    if (op->op == GGML_OP_FLASH_ATTN_EXT) {
+    if (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention(op)) {
         attention(params, op);
-    } else {
-        GGML_ASSERT(params->wsize >= work_size);
-        product(params, op, (Inputs) at.inputs, at.n_sharing > 0 ? at.n_sharing - 1 : 0);
+        return true;
     }
-    return true;
+    if (takes_product(op)) {
+        GGML_ASSERT(params->wsize >= product_work_size(op, params->nth));
+        product(params, op, (Inputs) at.inputs, at.n_sharing > 0 ? at.n_sharing - 1 : 0);
+        return true;
+    }
+    return false;
 }
 
 bool selfspec_is_narrow(int64_t n_tokens) {
@@ -125,6 +129,19 @@ void * selfspec_function(const char * name) {
     };
     const auto found = std::find_if(std::begin(functions), std::end(functions), [&](auto & each) { return strcmp(each.first, name) == 0; });
     return found == std::end(functions) ? nullptr : found->second;
+}
+
+ggml_cplan selfspec_plan(const ggml_cgraph * graph, int n_threads, ggml_threadpool * threadpool) {
+    if (graph->uid == 0) {
+        return ggml_graph_plan(graph, n_threads, threadpool);
+    }
+    thread_local selfspec::PerGraph<std::optional<ggml_cplan>> kept;
+    auto & plan = kept.of(graph->uid, n_threads);
+    if (!plan) {
+        plan = ggml_graph_plan(graph, n_threads, threadpool);
+    }
+    plan->threadpool = threadpool;
+    return *plan;
 }
 
 int64_t selfspec_rows_in_fours(int64_t n_rows) {

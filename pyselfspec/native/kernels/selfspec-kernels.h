@@ -5,8 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ggml_cgraph;
 struct ggml_compute_params;
+struct ggml_cplan;
 struct ggml_tensor;
+struct ggml_threadpool;
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,8 +18,11 @@ extern "C" {
 // Returns the bytes of work space that `op` needs here with n_threads threads; 0 if it is not computed here.
 size_t selfspec_work_size(const struct ggml_tensor * op, int n_threads);
 
-// What a thread knows, while it computes a graph, of nodes that other threads may still be computing. Zero before the first
-// node; equal in all threads at the same node.
+// Returns what ggml_graph_plan() does. It is asked once for a graph that is computed again and again.
+struct ggml_cplan selfspec_plan(const struct ggml_cgraph * graph, int n_threads, struct ggml_threadpool * threadpool);
+
+// What a thread knows, while it computes a graph, of nodes that other threads may still be computing. Equal in all threads at the
+// same node.
 enum { SELFSPEC_MOST_UNSETTLED = 8 };
 struct selfspec_meetings {
     const struct ggml_tensor * nodes[SELFSPEC_MOST_UNSETTLED];
@@ -26,7 +32,13 @@ struct selfspec_meetings {
     int                        n_sharing;  // products that have used them
     uint8_t                    way;        // of the present node
     uint8_t                    inputs;
+    const struct ggml_tensor * last;       // node of the graph
+    void *                     decisions;  // of this thread for the graph, or NULL
+    int                        n_decided;
 };
+
+// Called by each thread before the first node.
+struct selfspec_meetings selfspec_begin(const struct ggml_cgraph * graph, const struct ggml_compute_params * params);
 
 // Called by each thread before each node `op` of a graph. Returns whether the threads must wait for each other first.
 bool selfspec_meets(struct selfspec_meetings * of, const struct ggml_compute_params * params, const struct ggml_tensor * op);
