@@ -37,17 +37,21 @@ template <typename K> const int8_t * values_of(const Token & token, int64_t i, i
     return (const int8_t *) token.in.values + run_size(K::FORM.layout)*(N_RUNS<K>*i + run);
 }
 
-// Products of the sums of tokens' values and the bytes that belong to them. Each pair of bytes has two sums.
-template <typename K, int T> void multiply_sums(const __m128i * pairs, const Token * tokens, int64_t i, vi (&below)[T]) {
-    each<T>([&](auto t) { below[t] = zero_i(); });
-    each<N_PAIRS<K>/PAIRS_AT_ONCE>([&](auto m) {
-        const vi bytes = byte_pairs(pairs + PAIRS_AT_ONCE*m);
-        each_token<T>([&](auto t) {
-            const int16_t * sums = tokens[t].in.sums + 2*N_PAIRS<K>*i + 2*PAIRS_AT_ONCE*m;
-            below[t] = mac2(below[t], bytes, for_rows(sums));
+// Products of the sums of a token's values and the bytes that belong to them. Each pair of bytes has two sums.
+template <typename K> struct SumFactors {
+    vi bytes[std::max(1, N_PAIRS<K>/PAIRS_AT_ONCE)];
+
+    SELFSPEC_PART explicit SumFactors(const __m128i * pairs) {
+        each<N_PAIRS<K>/PAIRS_AT_ONCE>([&](auto m) { bytes[m] = byte_pairs(pairs + PAIRS_AT_ONCE*m); });
+    }
+    SELFSPEC_PART vi times(const Token & token, int64_t i) const {
+        vi below = zero_i();
+        each<N_PAIRS<K>/PAIRS_AT_ONCE>([&](auto m) {
+            below = mac2(below, bytes[m], for_rows(token.in.sums + 2*N_PAIRS<K>*i + 2*PAIRS_AT_ONCE*m));
         });
-    });
-}
+        return below;
+    }
+};
 
 template <typename K, int T>
 SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Token * tokens, int64_t row) {
@@ -74,9 +78,10 @@ SELFSPEC_TILE void tile(const typename K::block * b, int64_t n_blocks, const Tok
                 });
             });
         }
-        vi below[T];
-        multiply_sums<K>(pairs, tokens, i, below);
-        each_token<T>([&](auto t) { sums[t] = K::finish(b[i], totals[t], below[t], repeat_f(tokens[t].in.scales[i]), sums[t]); });
+        const SumFactors<K> factors(pairs);
+        each_token<T>([&](auto t) {
+            sums[t] = K::finish(b[i], totals[t], factors.times(tokens[t], i), repeat_f(tokens[t].in.scales[i]), sums[t]);
+        });
     }
     store_sums(sums, tokens, row);
 }
@@ -119,10 +124,12 @@ SELFSPEC_TILE void add_unpacked(const Unpacked<K> * from, const Token * tokens, 
     }
     each<G>([&](auto g) {
         vf * of_group = sums + MAX_TOKENS*g;
-        vi below[T];
-        multiply_sums<K>(from[g].pairs, tokens, i, below);
+        const SumFactors<K> factors(from[g].pairs);
         vf finished[T];  // stored together, so that the block's scales are read once
-        each<T>([&](auto t) { finished[t] = K::finish(*from[g].block, totals[t][g], below[t], repeat_f(tokens[t].in.scales[i]), of_group[t]); });
+        each<T>([&](auto t) {
+            const vf scale = repeat_f(tokens[t].in.scales[i]);
+            finished[t] = K::finish(*from[g].block, totals[t][g], factors.times(tokens[t], i), scale, of_group[t]);
+        });
         each<T>([&](auto t) { of_group[t] = finished[t]; });
     });
 }
