@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
+from shutil import get_terminal_size
 from typing import Any
 
 import click
@@ -29,6 +30,8 @@ from ..util.paths import elsewhere, on_one_line
 from ..util.streams import take_any_text
 from ._folder import CommandFolder
 from ._signals import as_ctrl_c, exit_status
+
+WIDTH_MIN = 20  # columns of a terminal
 
 
 @contextmanager
@@ -92,7 +95,12 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 @click.group(
     cls=Program,
     package=__name__,
-    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "show_default": True,
+        # click cannot lay out a help text in fewer columns; None: as many as the terminal has
+        "terminal_width": WIDTH_MIN if get_terminal_size().columns < WIDTH_MIN else None,
+    },
 )
 @cloup.option(
     "-V",

@@ -187,11 +187,16 @@ class ServerOptions:
         environment."""
         path, keys = self.api_key_file, tuple(filter(None, [os.environ.get(KEY_VARIABLE)]))
         if path is not None:
-            keys = tuple(filter(None, map(str.strip, read_text(str(path)).splitlines())))
+            lines = map(str.strip, read_text(str(path)).splitlines())
+            keys = tuple(line for line in lines if line and not line.startswith("#"))
             if not keys:
                 raise ArgumentError(
-                    f"{path} is empty: write an API key into it, or several, one a line"
+                    f"{path} has no API key: write one into it, or several, one a line"
                 )
+        if not all(map(str.isascii, keys)):  # clients send others in different encodings
+            raise ArgumentError(
+                f"{path or f'${KEY_VARIABLE}'}: an API key consists of ASCII characters"
+            )
         n_bytes = N_BYTES if self.mmproj is None else N_BYTES_PICTURES
         return Settings(
             name=name,

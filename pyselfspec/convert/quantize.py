@@ -22,6 +22,7 @@ from ..util.files import replacing
 from ..util.machine import usable_cores
 from ..util.progress import Progress
 from . import subprogram
+from .stream import require_other
 
 # Names as people type them, such as q4_k_m, with llama.cpp's numbers.
 TYPES: dict[str, int] = {
@@ -75,6 +76,7 @@ def quantize_steps(
     target."""
     type_name = require_type(type_name)
     gguf_file.check(source)
+    require_other(source, target)
     with replacing(target) as unfinished:
         yield from run_quantizer(
             source, unfinished, type_name, n_threads, origin=source, target=target

@@ -104,8 +104,7 @@ class Copy:
 
     def write_steps(self, target: Path) -> Generator[int, None, None]:
         """Write like ``write``; yield the bytes of each piece. Closed early, leaves no target."""
-        if target.exists() and target.samefile(self.source.file.path):
-            raise ArgumentError(f"{target} is the model itself: give the copy another name")
+        require_other(self.source.file.path, target)
         try:
             with replacing(target) as unfinished:
                 require_space(target, self.n_bytes)
@@ -113,6 +112,12 @@ class Copy:
                 yield from _append_data(unfinished, self.tensors)
         except OSError as error:
             raise OSError(error.errno, error.strerror or str(error), str(target)) from error
+
+
+def require_other(source: Path, target: Path) -> None:
+    """Raise ArgumentError where the copy would replace its source."""
+    if target.exists() and target.samefile(source):
+        raise ArgumentError(f"{target} is the model itself: give the copy another name")
 
 
 def read_model(path: Path) -> Source:

@@ -8,6 +8,7 @@ from ..errors import SelfSpecError, UnsupportedError
 from ..runtime.context import Context
 from ..runtime.context_handle import ContextHandle
 from ..runtime.context_options import ContextOptions
+from ..runtime.ffi import load
 from ..runtime.kv_types import CACHE_TYPES
 from ..runtime.lora import require_lora
 from ..runtime.model import SPLIT_MODES, Model
@@ -23,6 +24,8 @@ def unsupported_reason(llama: Llama) -> str | None:
         return "vocab_only=True loads no weights"
     if llama.context_params.embeddings:
         return "embedding=True computes embeddings"
+    if llama.context_params.attention_type == load.llama.LLAMA_ATTENTION_TYPE_NON_CAUSAL:
+        return "tokens see those after them, so draft tokens would change results"
     if llama.lora_path is not None:
         try:
             require_lora(Path(llama.lora_path))

@@ -12,6 +12,7 @@ class Abilities:
     """The abilities of a context, found when it is opened.
 
     architecture: of the model, for errors.
+    is_causal: whether a row sees only the rows before it; else draft tokens would change results.
     has_memory: whether there is a K/V cache or other state (diffusion models have none).
     can_rollback: whether the last tokens of a sequence can be removed, however many.
     max_rollback: the most tokens that can be removed directly after a pass, once: all where
@@ -28,6 +29,7 @@ class Abilities:
     """
 
     architecture: str
+    is_causal: bool
     has_memory: bool
     can_rollback: bool
     max_rollback: int
@@ -44,9 +46,10 @@ class Abilities:
 
     @property
     def can_draft(self) -> bool:
-        """Whether rejected draft tokens can be removed: by the memory, by replay or with snapshots
-        of its state, or by going back to a checkpoint."""
-        return self.max_rollback > 0 or self.has_states
+        """Whether draft tokens change no result of the rows before them, and rejected ones can be
+        removed: by the memory, by replay or with snapshots of its state, or by going back to a
+        checkpoint."""
+        return self.is_causal and (self.max_rollback > 0 or self.has_states)
 
     @property
     def can_branch(self) -> bool:
@@ -68,7 +71,12 @@ class Abilities:
             raise self._no_drafts("drop any number of tokens, which this drafter needs")
 
     def require_drafts(self) -> None:
-        """Raise UnsupportedError where rejected draft tokens cannot be removed."""
+        """Raise UnsupportedError where there can be no drafts."""
+        if not self.is_causal:
+            raise UnsupportedError(
+                "with is_causal=False, draft tokens would change what the tokens before them give; "
+                "decode plainly with draft=None"
+            )
         if not self.can_draft:
             raise self._no_drafts("take tokens back, which drafting needs")
 

@@ -46,7 +46,8 @@ class ContextOptions:
         fewer where states are large beside the weights.
     n_checkpoints: for such models, the most checkpoints of states that the context keeps, to which
         texts can go back.
-    is_causal: whether tokens of a pass see those before them only. None: as the model's file says.
+    is_causal: whether tokens of a pass see those before them only; if not, there are no drafts.
+        None: as the model's file says.
     """
 
     n_ctx: int | None = None

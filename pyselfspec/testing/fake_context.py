@@ -206,6 +206,7 @@ class FakeContext:
         self.n_seq_max = n_seq_max
         self.abilities = Abilities(
             architecture="fake",
+            is_causal=True,
             has_memory=True,
             can_rollback=can_rollback,
             max_rollback=n_ctx if can_rollback else max_rollback,

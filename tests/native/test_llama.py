@@ -330,6 +330,13 @@ def test_embeddings(pair):
     assert ours.embed(["a cat", "a mat"]) == stock.embed(["a cat", "a mat"])
 
 
+def test_attention_that_is_not_causal(pair, llama_cpp):
+    stock, ours = pair({}, attention_type=llama_cpp.LLAMA_ATTENTION_TYPE_NON_CAUSAL)
+    assert ours.draft is None and "tokens see those after them" in ours.why_plain
+    want = told(stock.create_completion(REPEATED, **GREEDY))
+    assert told(ours.create_completion(REPEATED, **GREEDY)) == want
+
+
 def test_what_is_not_drafted_is_decoded_as_there(pair, llama_cpp, demo_path, tmp_path):
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 

@@ -2,6 +2,7 @@
 cannot be."""
 
 import ctypes
+import gc
 import itertools
 import random
 from collections import Counter
@@ -9,6 +10,7 @@ from collections import Counter
 import pytest
 
 from pyselfspec.costs.chances import LENGTHS, N_SURENESS, Chances
+from pyselfspec.runtime.ffi import ngram_calls
 from pyselfspec.runtime.ffi.calls import BAD_ARGUMENT
 from pyselfspec.runtime.ffi.load import native
 from pyselfspec.runtime.pictures import row_ids
@@ -235,6 +237,28 @@ def test_a_memory_finds_what_a_search_through_all_texts_finds(seed):
         context = [rng.randrange(6) for _ in range(rng.randrange(1, 6))]
         want = searched(added, context)
         assert following(memory.index, context) == (want and followers(*want)[0])
+
+
+def test_a_text_in_a_cycle_of_garbage_is_closed_before_its_index_is_freed(monkeypatch):
+    free, freed, before = ngram_calls.free, [], []
+    monkeypatch.setattr(ngram_calls, "free", lambda index: (freed.append(index), free(index)))
+
+    def text(earlier):
+        try:
+            yield
+        finally:
+            before.append(tuple(freed))
+            earlier.add([1, 2, 3])
+
+    def leave():
+        begun = text(EarlierTexts())
+        next(begun)
+        cycle = [begun]
+        cycle.append(cycle)
+
+    leave()
+    gc.collect()
+    assert before == [()] and len(freed) == 1
 
 
 def test_a_conversation_is_kept_once():

@@ -67,13 +67,17 @@ def test_progress_counts_every_tensor(source: Path, tmp_path: Path) -> None:
     assert [(step.n_done, step.n_total) for step in steps] == [(i + 1, n) for i in range(n)]
 
 
-def test_a_file_can_be_written_over(source: Path, tmp_path: Path) -> None:
-    """Also the source itself."""
-    file = tmp_path / "model.gguf"
-    file.write_bytes(source.read_bytes())
-    quantize(file, file, "f16", n_threads=1)
-    quantize(file, file, "q8_0", n_threads=1)
-    assert gguf_file.check(file).file_type == "Q8_0"
+def test_a_file_can_be_written_over_but_not_the_source(source: Path, tmp_path: Path) -> None:
+    file, link = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    for name, wanted in (("f16", "F16"), ("q8_0", "Q8_0")):
+        quantize(source, file, name, n_threads=1)
+        assert gguf_file.check(file).file_type == wanted
+    link.symlink_to(source)
+    before = source.read_bytes()
+    for target in (source, link):
+        with pytest.raises(ArgumentError, match="is the model itself"):
+            quantize(source, target, "q8_0", n_threads=1)
+    assert source.read_bytes() == before
 
 
 def test_leaving_early_leaves_nothing(

@@ -155,6 +155,10 @@ def test_refusals(router: Router) -> None:
     assert router.client.get(f"{router.url}/v1/models", headers=bad).status_code == 401
     assert post(f"{router.url}/v1/completions", content=b"no json").status_code == 400
     assert post(f"{router.url}/v1/completions", json=ASK | {"model": 7}).status_code == 404
+    for wrong in ("soon", "", {}, True):
+        body = ASK | {"model": "first", "keep_alive": wrong}
+        found = post(f"{router.url}/v1/completions", json=body)
+        assert found.status_code == 400 and "keep_alive: give" in found.text
     assert router.client.get(f"{router.url}/health", headers=bad).json() == {"status": "ok"}
 
 
@@ -274,13 +278,18 @@ async def _break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.close()
 
 
-async def _text_through_router(answer: Any, path: str) -> str:
-    """Return what a router passes on of a stream that a model's server answers with."""
+async def _text_through_router(answer: Any, path: str, *, dies: bool = False) -> str:
+    """Return what a router passes on of a stream that a model's server answers with. dies: the
+    first process of the model ends before the request comes."""
     listener = await asyncio.start_server(answer, "127.0.0.1", 0)
-    process = FakeProcess()
-    process.port = listener.sockets[0].getsockname()[1]
+    ports = [listener.sockets[0].getsockname()[1]]
+    if dies:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            ports.insert(0, closed.getsockname()[1])
 
     async def start(_model: Listed) -> FakeProcess:
+        process = FakeProcess()
+        process.port = ports.pop(0)
         return process
 
     pool = Pool([listed_as("a", 1)], start, max_bytes=None, keep_s=None)
@@ -301,6 +310,11 @@ def test_a_stream_whose_model_stops_ends_with_an_error(path: str, name: str | No
     assert names == ([] if name is None else [f"event: {name}"])
     found = json.loads(data.removeprefix("data: "))
     assert (found.get("error") or found)["message"] == "a has stopped; try again"
+
+
+def test_a_request_to_a_process_that_has_just_ended_starts_another() -> None:
+    text = asyncio.run(_text_through_router(_break_off, "/v1/completions", dies=True))
+    assert text.startswith('data: {"a":1}\n\n')
 
 
 def test_a_stream_of_lines_whose_model_stops_ends_with_an_error() -> None:

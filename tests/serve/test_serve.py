@@ -799,11 +799,19 @@ def test_an_open_server_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    ("text", "keys"), [("k1\n", ("k1",)), (" k1 \r\n\nk 2", ("k1", "k 2")), ("\n", None)]
+    ("text", "keys"),
+    [
+        ("k1\n", ("k1",)),
+        (" k1 \r\n\nk 2", ("k1", "k 2")),
+        ("# ours\nk1\n", ("k1",)),
+        ("\n", "has no API key: write one"),
+        ("# ours\n", "has no API key: write one"),
+        ("k\u00e9\n", "an API key consists of ASCII characters"),
+    ],
 )
 def test_each_line_of_a_file_is_a_key(
     text: str,
-    keys: tuple[str, ...] | None,
+    keys: tuple[str, ...] | str,
     tmp_path: Path,
     demo: Model,
     monkeypatch: pytest.MonkeyPatch,
@@ -812,11 +820,11 @@ def test_each_line_of_a_file_is_a_key(
     take = lambda service, *_, **__: taken.append(service.settings)  # noqa: E731
     monkeypatch.setattr(server, "make_server", take)
     monkeypatch.setattr(server, "run", lambda *_: None)
-    (tmp_path / "keys").write_text(text)
+    (tmp_path / "keys").write_text(text, encoding="utf-8")
     options = ["--port", "0", "-t", "1", "-c", "64", "--api-key-file", tmp_path / "keys"]
     done = run("serve", demo.path, *options)
-    if keys is None:
-        assert done.status and "is empty" in done.stderr and "one a line" in done.stderr
+    if isinstance(keys, str):
+        assert done.status and keys in done.stderr
     else:
         assert done.status == 0 and taken[0].keys == keys
 

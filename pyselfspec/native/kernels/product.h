@@ -147,7 +147,7 @@ Scheme our_column_scheme(ggml_type type);  // columns_ours.cpp: in a layout that
 
 // Calls f(0), f(1), ... with compile-time constants. The compiler keeps an array in registers only if every index is constant
 // from the start: unrolling a loop later is too late, and a loop that clears an array becomes a slow `rep stos`.
-template <typename F, int... I> [[gnu::always_inline]] inline void each(F f, std::integer_sequence<int, I...>) {
+template <typename F, int... I> [[gnu::always_inline]] inline void each([[maybe_unused]] F f, std::integer_sequence<int, I...>) {
     (f(std::integral_constant<int, I>()), ...);
 }
 template <int N, typename F> [[gnu::always_inline]] inline void each(F f) { each(f, std::make_integer_sequence<int, N>()); }

@@ -150,6 +150,8 @@ class RouterApp:
             name = ollama_request.served_name(given, self._pool.entries)
         entry = self._entry(name)
         keep_s = ollama_request.keep_seconds(fields.get("keep_alive"))
+        if keep_s is None and fields.get("keep_alive") is not None:
+            raise ApiError(400, 'keep_alive: give a number of seconds, or a text such as "5m"')
         if keep_s is not None:
             entry.keep_s = keep_s if keep_s < KEEP_S_MAX else float("inf")
         answer = self._answer(entry, request, body)
@@ -180,6 +182,9 @@ class RouterApp:
             stack.callback(answer.close)
             try:
                 head = await until_disconnect(request, answer.open(request, body))
+            except ConnectionRefusedError:  # its process has ended a moment ago, and read nothing
+                await running.end()
+                return await self._answer(entry, request, body)
             except OSError:
                 raise stopped from None
             kept = stack.pop_all()

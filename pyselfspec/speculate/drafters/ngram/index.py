@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ....costs.chances import FORGET, LENGTHS, Chances, Match
 from ....runtime.ffi import ngram_calls
 from ....runtime.sequence_table import n_common
@@ -34,7 +36,10 @@ class NgramIndex:
 
     def __init__(self, n_most: int = N_TOKENS, first: int = 0) -> None:
         self._handle = ngram_calls.init(LENGTHS, first, n_most)
-        freed = weakref.finalize(self, ngram_calls.free, self._handle)
+        # a text in a cycle of garbage is closed after finalizers have been called, except those of
+        # what the garbage collector does not track, such as arrays
+        self._alive = np.empty(0)
+        freed = weakref.finalize(self._alive, ngram_calls.free, self._handle)
         freed.atexit = False  # texts that a program left unfinished are closed after that
 
     def extend(self, tokens: Sequence[int]) -> None:
