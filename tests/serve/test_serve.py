@@ -695,6 +695,14 @@ def test_who_has_gone_leaves_the_queue(demo: Model) -> None:
         assert head.result().status_code == 200
 
 
+@pytest.mark.parametrize("body", [b"", b"7", b"[]"])
+def test_a_body_that_is_no_object(body: bytes, served: Served) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = served.client.post(f"{served.url}/v1/completions", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("the body must be a JSON object")
+
+
 def called(service: Service, receive: Any, loop: Any = None) -> list[Any]:
     """Call the application in a new event loop; return the messages that it sends."""
     sent: list[Any] = []

@@ -117,7 +117,7 @@ def as_api_error(error: Exception) -> ApiError:
             if first["type"] == "json_invalid":
                 reason = first.get("ctx", {}).get("error", "")
                 return ApiError(400, f"the body is not JSON: {reason}")
-            if first["type"] == "model_attributes_type" and first["loc"] == ("body",):
+            if first["type"] in ("model_attributes_type", "missing") and first["loc"] == ("body",):
                 return ApiError(400, _NO_JSON if isinstance(error.body, bytes) else _NOT_OBJECT)
             where, message = described(error.errors(), error.body)
             return ApiError(400, f"{where}: {message}" if where else message, param=where or None)
