@@ -9,6 +9,7 @@ from typing import ClassVar
 import click
 
 from ..errors import ArgumentError
+from ..gguf.header import read_header
 from ..runtime.model import Model
 from ..runtime.projector import Projector
 from ..runtime.projector_trial import require_sound
@@ -34,9 +35,12 @@ class PictureOptions:
     )
 
     def check(self) -> None:
-        """Raise UsageError for pictures without a projector."""
+        """Raise UsageError for pictures without a projector, and ModelFileError for a projector
+        that is no GGUF file: without pictures, nothing else would read it."""
         if self.images and self.mmproj is None:
             raise click.UsageError("--image needs --mmproj and the projector file of the model")
+        if self.mmproj is not None:
+            read_header(self.mmproj)
 
     def projector(self, model: Model, n_threads: int | None) -> Projector | None:
         """Return the projector, which the model closes; None without one. Raises ModelFileError for

@@ -218,8 +218,8 @@ def _with_pictures(
     prompt: Prompt, pictures: PictureOptions, model: Model, n_threads: int | None
 ) -> tuple[Prompt, tuple[Picture, ...]]:
     """Return the prompt as token ids, and its pictures; without pictures, the prompt alone."""
-    projector = pictures.projector(model, n_threads)
-    if projector is None or not pictures.images:
+    projector = pictures.projector(model, n_threads) if pictures.images else None
+    if projector is None:
         return prompt, ()
     assert isinstance(prompt, str)
     files = [read_picture(projector, path) for path in pictures.images]

@@ -74,8 +74,8 @@ class Abilities:
         """Raise UnsupportedError where there can be no drafts."""
         if not self.is_causal:
             raise UnsupportedError(
-                "with is_causal=False, draft tokens would change what the tokens before them give; "
-                "decode plainly with draft=None"
+                "with is_causal=False, or in a model made so, draft tokens would change what the "
+                "tokens before them give; decode plainly with draft=None"
             )
         if not self.can_draft:
             raise self._no_drafts("take tokens back, which drafting needs")

@@ -61,9 +61,7 @@ class Context(Closing):
         self.n_threads = options.n_threads
         self.n_seq_max = options.n_seq_max
         try:
-            self.abilities = handle.abilities(
-                model.file.architecture, self.n_batch, is_causal=options.is_causal is not False
-            )
+            self.abilities = handle.abilities(model.file.architecture, self.n_batch)
         except BaseException:
             handle.close()
             raise

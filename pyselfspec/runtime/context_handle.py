@@ -49,15 +49,15 @@ class ContextHandle(Closing):
             raise ArgumentError("the context is closed")
         return self._session
 
-    def abilities(self, architecture: str, n_batch: int, *, is_causal: bool) -> Abilities:
+    def abilities(self, architecture: str, n_batch: int) -> Abilities:
         """Ask the library for the abilities of the context.
 
-        architecture: of the model. n_batch: most rows of a pass. is_causal: see ContextOptions.
+        architecture: of the model. n_batch: most rows of a pass.
         """
         bits, exact_width = calls.session_memory(self.session), calls.exact_width(self.session)
         return Abilities(
             architecture=architecture,
-            is_causal=is_causal,
+            is_causal=bool(bits & calls.MEMORY_CAUSAL),
             has_memory=bool(llama.llama_get_memory(self.context)),
             can_rollback=bool(bits & calls.MEMORY_ROLLBACK),
             max_rollback=calls.max_rollback(self.session),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import ONE_THREAD, Outcome, check_error, run
+from command_line import FAILED, ONE_THREAD, Outcome, check_error, run
 from conversations import N, completed, conversation, said
 from fixture_types import NewContext
 from png_files import png
@@ -121,6 +121,11 @@ def test_pictures_of_files(path: Path, mmproj: Path, pictures: list[Path]) -> No
     outcome = chatted(path, "--mmproj", mmproj, "--json", lines=asked)
     answers = [json.loads(line)["answer"] + "\n" for line in outcome.stdout.splitlines()]
     assert len(set(answers)) == 3 and set(answers) < texts
+
+
+def test_a_projector_that_is_not_there_is_noticed_without_pictures(path: Path) -> None:
+    done = run("generate", path, "hi", "-n", "2", "--mmproj", "missing.gguf")
+    check_error(done, FAILED, "missing.gguf: no such file")
 
 
 def test_pictures_that_cannot_be_added(path: Path, mmproj: Path, pictures: list[Path]) -> None:

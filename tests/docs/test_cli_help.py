@@ -37,6 +37,13 @@ def test_help_is_short_and_loads_no_library(run_python):
     assert {path: n for path, n in lengths.items() if n > MAX_LINES} == {}
 
 
+@pytest.mark.parametrize("columns", [1, 5, 19])
+def test_help_fits_a_very_narrow_terminal(run_python, columns):
+    code = "from pyselfspec.cli import main; main(['generate', '--help'])"
+    run = run_python(code, COLUMNS=str(columns))
+    assert run.returncode == 0 and "Usage:" in run.stdout, run.stderr
+
+
 def test_the_list_of_commands_loads_none_of_a_group(run_python):
     code = (
         "import sys; from pyselfspec.cli import main\n"

@@ -55,12 +55,13 @@ enum selfspec_status {
     SELFSPEC_UNSUPPORTED     = -10, // the architecture or block does not support the request
 };
 
-// Operations that the memory of a context supports, see selfspec_memory().
+// What holds for a context and its memory, see selfspec_memory().
 enum selfspec_memory_bits {
     SELFSPEC_MEMORY_ROLLBACK = 1, // any tail of a sequence can be removed
     SELFSPEC_MEMORY_IN_PLACE = 2, // K/V of existing cells can be rewritten
     SELFSPEC_MEMORY_SCATTER  = 4, // results do not depend on where the cells of a sequence are, as long as they are in order
     SELFSPEC_MEMORY_STATES   = 8, // there are recurrent states, which can be saved and restored
+    SELFSPEC_MEMORY_CAUSAL   = 16, // a row sees only the rows before it
 };
 
 // The build id, "VERSION-HASH": the version of the pinned llama.cpp and a hash of the pin, the patches and the native
@@ -155,7 +156,8 @@ SELFSPEC_API int64_t selfspec_n_moves(struct selfspec_session * session);
 // Return the largest number of rows for which the results of a row do not depend on the other rows of its batch or on the
 // number of threads. With SELFSPEC_MEMORY_SCATTER they do not depend on other sequences in the cache either; without it, this
 // holds for a sequence that is alone in the cache. 0: no promise, because a device other than the CPU may compute, our kernels
-// are switched off or do not support this processor, or the architecture sums over the rows of a batch.
+// are switched off or do not support this processor, or the architecture sums over the rows of a batch. At most 1 without
+// SELFSPEC_MEMORY_CAUSAL.
 // Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_exact_width(struct selfspec_session * session);
 

@@ -216,7 +216,7 @@ bool selfspec_session::can_enter(int32_t il) {
 bool selfspec_session::has_exact_prompts() const {
     const auto * mem = ctx->get_memory();
     // where an indexer or a compressed memory selects the cells for attention, wide sums are over the rows of a batch
-    if (exact_width() == 0 || dynamic_cast<const llama_memory_hybrid_idx *>(mem) ||
+    if (exact_width() == 0 || !ctx->get_cparams().causal_attn || dynamic_cast<const llama_memory_hybrid_idx *>(mem) ||
             !is_any_of<llama_kv_cache, llama_kv_cache_iswa, llama_memory_recurrent, llama_memory_hybrid, llama_memory_hybrid_iswa>(mem)) {
         return false;
     }
@@ -229,10 +229,16 @@ bool selfspec_session::has_exact_prompts() const {
 }
 
 int32_t selfspec_session::exact_width() const {
-    return is_cpu_only && sums_by_row(model, ctx->get_memory()) ? width_of_products(model) : 0;
+    const int32_t width = is_cpu_only && sums_by_row(model, ctx->get_memory()) ? width_of_products(model) : 0;
+    return ctx->get_cparams().causal_attn ? width : std::min(width, 1);
 }
 
 int32_t selfspec_session::memory_bits() const {
+    return operations() | (ctx->get_cparams().causal_attn ? SELFSPEC_MEMORY_CAUSAL : 0);
+}
+
+// The bits of memory_bits() for what can be done with the memory.
+int32_t selfspec_session::operations() const {
     const auto * mem = ctx->get_memory();
 
     // flash attention sums cells one after another, other attention in vector lanes

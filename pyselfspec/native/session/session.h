@@ -130,6 +130,7 @@ private:
 
     std::vector<llama_kv_cache *> caches() const;
     void allow_moves();
+    int32_t operations() const;
 
     // The steps of a pass that decode() and draft heads share.
     std::vector<selfspec_span> admit(const selfspec_facts & known, const selfspec_request & asked) const;

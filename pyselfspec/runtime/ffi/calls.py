@@ -31,6 +31,7 @@ MEMORY_ROLLBACK = 1
 MEMORY_IN_PLACE = 2  # for tools/arch_rows.py
 MEMORY_SCATTER = 4
 MEMORY_STATES = 8
+MEMORY_CAUSAL = 16
 HEADS = {"logits": 0, "best": 1}
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
