@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from ..errors import ArgumentError
 from ..util.machine import usable_cores
@@ -97,7 +97,9 @@ class ContextOptions:
 
 
 def require_range(parameter: str, value: int, low: int, high: int) -> None:
-    """Raise ArgumentError for a parameter's value outside its range."""
+    """Raise ArgumentError for a parameter's value that is no whole number or outside its range."""
+    if not isinstance(value, SupportsIndex):
+        raise ArgumentError(f"{parameter} is a whole number, got {value!r}")
     if value < low:
         raise ArgumentError(f"{parameter} is at least {low}, got {value}")
     if value > high:

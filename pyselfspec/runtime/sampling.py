@@ -6,7 +6,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,8 @@ class SamplingParams:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ArgumentError(f"{name} is {low} to {high}, got {value}")
+            if isinstance(low, int) and not isinstance(value, SupportsIndex):
+                raise ArgumentError(f"{name} is a whole number, got {value}")
         if not 0.0 < self.repeat_penalty <= FLOAT_MAX:
             raise ArgumentError(
                 f"repeat_penalty is above 0 and at most {FLOAT_MAX:g}, got {self.repeat_penalty}"
@@ -115,8 +117,9 @@ class SamplingParams:
         for token, bias in self.logit_bias:
             if not abs(bias) <= FLOAT_MAX:
                 raise ArgumentError(f"the logit bias of token {token} is not a number: {bias}")
-        if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
-            raise ArgumentError(f"seed is 0 to {SEED_MAX}, got {self.seed}")
+        seed = self.seed
+        if seed is not None and not (isinstance(seed, SupportsIndex) and 0 <= seed <= SEED_MAX):
+            raise ArgumentError(f"seed is a whole number from 0 to {SEED_MAX}, got {seed}")
         require_breakers(self.dry_sequence_breakers)
 
     @property

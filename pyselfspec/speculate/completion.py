@@ -100,7 +100,7 @@ class Completion(TextRecord):
         self._seq = context.sequence() if seq is None else seq
         if self._seq.context is not context:
             raise ArgumentError("the sequence belongs to another context")
-        self.prompt = _tokens_of(context, prompt) if isinstance(prompt, str) else list(prompt)
+        self.prompt = _tokens_of(context, prompt)
         self.sampling = (sampling or SamplingParams()).with_seed()
         self._n_top = logprobs
         self.adapters = context.adapters if adapters is None else adapters
@@ -206,7 +206,11 @@ class Completion(TextRecord):
             hit_rates.save(self.context, self._setup.timings)
 
 
-def _tokens_of(context: Context, prompt: str) -> list[int]:
+def _tokens_of(context: Context, prompt: str | Sequence[int]) -> list[int]:
+    if isinstance(prompt, bytes | bytearray):  # sequences of whole numbers, too
+        raise ArgumentError(f"the prompt is {type(prompt).__name__}; give text (str) or token ids")
+    if not isinstance(prompt, str):
+        return list(prompt)
     tokens = context.model.first_tokens(prompt, context.n_ctx + 1)
     if len(tokens) > context.n_ctx:
         model = context.model

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import SupportsIndex
 
 from ..errors import ArgumentError, ContextFullError, UnsupportedError, prompt_too_long
 from ..runtime.checkpoints import Checkpoint
@@ -45,8 +46,8 @@ class Generation:
     that failed, the sequence holds the prompt and the generated tokens but the last, whose K/V the
     next pass computes. Masks of drafters never touch the prompt.
 
-    Raises ArgumentError for an empty prompt or n_predict < 1, ContextFullError when the prompt does
-    not fit.
+    Raises ArgumentError for an empty prompt, and for an n_predict that is less than 1 or no whole
+    number; ContextFullError when the prompt does not fit.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class Generation:
     ) -> None:
         if not prompt:
             raise ArgumentError("the prompt has no tokens; generation needs at least one")
-        if n_predict < 1:
-            raise ArgumentError(f"n_predict is at least 1, got {n_predict}")
+        if not isinstance(n_predict, SupportsIndex) or n_predict < 1:
+            raise ArgumentError(f"n_predict is a whole number of at least 1, got {n_predict!r}")
         if len(prompt) > seq.context.n_ctx:
             model = seq.context.model
             raise prompt_too_long(len(prompt), seq.context.n_ctx, model.n_positions)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import BinaryIO
 
 from ..errors import ArgumentError
@@ -124,16 +124,23 @@ def locked(path: Path, fix: str, wait_s: float = 0.0) -> Iterator[None]:
 
     fix: what to do instead of waiting, for the error's message.
     wait_s: seconds to wait for a process that keeps it.
-    Raises ArgumentError when another process keeps it, and for what `replacing` could not replace.
+    Raises ArgumentError when another process keeps it, where no lock can be made, and for what
+    `replacing` could not replace.
     """
     from filelock import FileLock, Timeout
 
     require_target(path)
     lock = FileLock(f"{path}.lock", timeout=wait_s)
     try:
-        lock.acquire()
-    except Timeout:
-        raise ArgumentError(f"{path} is in use by another process; wait for it or {fix}") from None
+        with suppress(Timeout):
+            lock.acquire()
+        if not lock.is_locked and not os.path.exists(lock.lock_file):
+            TemporaryFile(dir=path.parent).close()  # says why no file can be made, as in /proc
+    except OSError as error:
+        reason = error.strerror or error
+        raise ArgumentError(f"{path} cannot be locked ({reason}); {fix}") from error
+    if not lock.is_locked:
+        raise ArgumentError(f"{path} is in use by another process; wait for it or {fix}")
     try:
         yield
     finally:

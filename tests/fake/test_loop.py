@@ -209,9 +209,9 @@ def test_a_prompt_without_tokens_is_refused():
         next(Run(FakeModel(), prompt=[]).steps)
 
 
-@pytest.mark.parametrize("n_predict", [0, -1])
-def test_asking_for_no_tokens_is_refused(n_predict):
-    with pytest.raises(ArgumentError, match=f"at least 1, got {n_predict}"):
+@pytest.mark.parametrize("n_predict", [0, -1, 2.5])
+def test_asking_for_no_tokens_or_parts_of_one_is_refused(n_predict):
+    with pytest.raises(ArgumentError, match=f"whole number of at least 1, got {n_predict}"):
         next(Run(FakeModel(), n_predict=n_predict).steps)
 
 

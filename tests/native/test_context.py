@@ -37,6 +37,12 @@ def test_sizes_below_the_least(name: str, least: int, value: int, tiny: Any) -> 
         tiny().context(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["n_ctx", "n_batch", "n_threads", "n_seq_max"])
+def test_sizes_that_are_no_whole_numbers(name: str, tiny: Any) -> None:
+    with pytest.raises(ArgumentError, match=rf"{name}.* is a whole number, got 256\.5"):
+        tiny().context(**{name: 256.5})
+
+
 def test_too_many_sequences(tiny: Any) -> None:
     with pytest.raises((ArgumentError, DecodeError), match="256"):
         tiny().context(n_ctx=512, n_seq_max=257)

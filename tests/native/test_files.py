@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from pyselfspec.errors import ArgumentError
 from pyselfspec.util import files
@@ -86,6 +87,26 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     with locked(path, "take another"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_found_later", [False, True])
+def test_a_lock_that_cannot_be_made_is_not_anothers(
+    is_found_later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems have no locks. Where a folder takes no files, such as /proc, filelock waits
+    as for another process."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    def waited(lock: FileLock) -> None:
+        raise Timeout(lock.lock_file)
+
+    monkeypatch.setattr(FileLock, "acquire", waited if is_found_later else refused)
+    monkeypatch.setattr(files, "TemporaryFile", refused)
+    message = rf"x cannot be locked \({os.strerror(errno.ENOLCK)}\); take another$"
+    with pytest.raises(ArgumentError, match=message), locked(tmp_path / "x", "take another"):
+        pass
 
 
 def test_locks_make_no_folders(tmp_path: Path) -> None:

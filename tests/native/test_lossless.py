@@ -44,7 +44,7 @@ from pyselfspec import (
     generate,
     generate_steps,
 )
-from pyselfspec.errors import ContextFullError
+from pyselfspec.errors import ArgumentError, ContextFullError
 from pyselfspec.runtime.passes import FULL, Pass, Rows
 from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.speculate.drafters import layer_skip, ngram
@@ -695,3 +695,12 @@ def test_arguments_of_other_packages_lead_to_ours(demo: Model, name: str, advice
 def test_a_name_in_place_of_a_context_leads_to_a_context() -> None:
     with pytest.raises(TypeError, match=r"make one with Model\('demo'\).context\(\)"):
         generate("demo", "Once")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prompt", [b"Once", bytearray(b"Once")])
+def test_bytes_are_no_token_ids(demo: Model, prompt: bytes | bytearray) -> None:
+    with (
+        demo.context() as context,
+        pytest.raises(ArgumentError, match=r"give text \(str\) or token ids"),
+    ):
+        generate(context, prompt)

@@ -442,6 +442,8 @@ def test_bad_requests(shared: Served, demo: Model) -> None:
     assert act(shared, 0, "steal").status_code == 400
     assert act(shared, 0, "restore", filename="nothing").status_code in (403, 404)
     assert shared.post("/slots/0?action=save", {}).status_code == 400
+    error = shared.post("/slots/x?action=save", {}).json()["error"]
+    assert (error["message"], error["param"]) == ("id_slot: give an integer", "id_slot")
     with serving.running(demo, capacity=Capacity(n_ctx=256, n_slots=1)) as served:
         got = act(served, 0, "save")
         assert got.status_code == 400 and "--slot-save-path" in got.json()["error"]["message"]

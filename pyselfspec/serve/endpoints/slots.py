@@ -55,23 +55,27 @@ async def get_slots(service: Writing) -> Response:
     return json_response(await _between_passes(service, states))
 
 
-@ROUTER.post("/slots/{number}")
+@ROUTER.post("/slots/{id_slot}")
 async def post_slot(
-    service: Writing, number: int, action: Action, request: Request, body: SlotRequest | None = None
+    service: Writing,
+    id_slot: int,
+    action: Action,
+    request: Request,
+    body: SlotRequest | None = None,
 ) -> Response:
     """Save, restore or erase the contents of a slot."""
     n_slots = service.engine.n_slots
-    if not 0 <= number < n_slots:
-        raise ApiError(404, f"there is no slot {number}; this server has 0 to {n_slots - 1}")
+    if not 0 <= id_slot < n_slots:
+        raise ApiError(404, f"there is no slot {id_slot}; this server has 0 to {n_slots - 1}")
     owner, name, start = owner_of(request), body.filename if body else None, time.monotonic()
     if action == "erase":
 
         def erase(slots: Slots) -> int:
-            require_own(slots.slots[number], owner)
-            return slots.erase(slots.slots[number])
+            require_own(slots.slots[id_slot], owner)
+            return slots.erase(slots.slots[id_slot])
 
         n = await _between_passes(service, erase)
-        return json_response({"id_slot": number, "n_erased": n})
+        return json_response({"id_slot": id_slot, "n_erased": n})
     files = service.slot_files
     if files is None:
         raise unsupported(
@@ -81,16 +85,16 @@ async def post_slot(
         raise invalid("filename", f"{action} needs a filename")
 
     if action == "save":
-        saved = await _between_passes(service, lambda slots: copy_of(slots.slots[number], owner))
+        saved = await _between_passes(service, lambda slots: copy_of(slots.slots[id_slot], owner))
         n_bytes = await asyncio.to_thread(files.write, name, saved, owner)
     else:
         read, n_bytes = await asyncio.to_thread(files.read, name, owner)
         saved = read
         await _between_passes(
-            service, lambda slots: restore(slots, slots.slots[number], read, owner)
+            service, lambda slots: restore(slots, slots.slots[id_slot], read, owner)
         )
     verb, done = ("saved", "written") if action == "save" else ("restored", "read")
-    fields: dict[str, Any] = {"id_slot": number, "filename": name}
+    fields: dict[str, Any] = {"id_slot": id_slot, "filename": name}
     fields |= {f"n_{verb}": len(saved.tokens), f"n_{done}": n_bytes}
     ms = 1000 * (time.monotonic() - start)
     return json_response(fields | {"timings": {f"{action}_ms": ms}})

@@ -27,6 +27,7 @@ _BOUNDS = {
     "less_than": "less than {lt}",
     "too_long": "at most {max_length:,} values",
     "too_short": "at least {min_length:,} of them",
+    "string_unicode": "it is not valid Unicode text: it holds half a character (a lone surrogate)",
     "string_too_long": "at most {max_length:,} characters",
     "string_too_short": "at least {min_length:,} characters",
 }

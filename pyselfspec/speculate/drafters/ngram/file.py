@@ -47,7 +47,8 @@ def load(path: Path, vocabulary: str, n_vocab: int) -> tuple[int, ...]:
 def add(path: Path, vocabulary: str, n_vocab: int, new: Sequence[int], n_kept: int) -> None:
     """Append tokens to a file and keep the latest n_kept. Several processes may do so at once.
 
-    Raises ArgumentError as ``load`` does, and if another process locks the file for long.
+    Raises ArgumentError as ``load`` does, and if another process locks the file for long or no lock
+    can be made.
     """
     with locked(path, "go on without; this text was not added to it", wait_s=WAIT_S):
         tokens = (*load(path, vocabulary, n_vocab), *new)[-n_kept:]
