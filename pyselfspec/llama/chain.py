@@ -29,7 +29,7 @@ class Chain:
         self._llama = llama
         self._token = token
 
-    takes_best = False
+    n_best = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Do nothing: llama_cpp has begun the text, and its penalties do not see the prompt."""

@@ -291,6 +291,7 @@ class Context(Closing):
                     hidden_out=states,
                     head=what.head,
                     among=None if what.among is None else what.among.ids,
+                    n_best=what.n_best,
                     in_place=what.in_place,
                     shared=rows.shared,
                     weights=what.weights,
@@ -375,13 +376,14 @@ class Context(Closing):
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Return a copy of the logits after token ``row`` of the last batch, float32 [n_vocab].
-        After a pass with ``among``, those of other tokens are -inf."""
+        After a pass with ``among``, those of other tokens are -inf, and after one with ``n_best``
+        (texts whose sampler draws one of the most likely) those that were not computed."""
         with self.lock:
             return calls.logits(self.session, row, self.model.n_vocab)
 
     def argmax(self, row: int) -> tuple[int, float]:
-        """Return the most likely token after token ``row`` of the last batch, and its probability,
-        0 to 1."""
+        """Return the most likely token after token ``row`` of the last batch, and its probability
+        among those whose logits were computed, 0 to 1."""
         with self.lock:
             return calls.argmax(self.session, row)
 

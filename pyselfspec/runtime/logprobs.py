@@ -62,8 +62,8 @@ class WatchedSampler(Sampler):
         self._found = found
 
     @property
-    def takes_best(self) -> bool:
-        return False  # it reads the logits
+    def n_best(self) -> int:
+        return 0  # it reads the logits
 
     def sample(self, context: Context, row: int) -> int:
         logits = context.logits(row)

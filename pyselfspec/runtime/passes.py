@@ -171,6 +171,8 @@ class Pass:
     among: with the head "best", the tokens among which the best one is searched; probabilities are
         relative to them, and their logits can be read. At most 32 rows with outputs, and only where
         Context.can_shorten. Ignored where an adapter changes the head.
+    n_best: how many of the most likely tokens' logits are wanted; those of others may be -inf.
+        0: all.
     embedded: rows of a picture instead of tokens, which continue one sequence. Such a pass is
         whole, has no outputs and is shared with no other rows.
     adapters: LoRA adapters with their scales; None: those of the context.
@@ -186,6 +188,7 @@ class Pass:
     head: Head = "logits"
     in_place: bool = False
     among: ShortList | None = None
+    n_best: int = 0
     adapters: Adapters | None = None
     weights: int | None = None
     embedded: PictureRows | None = field(default=None, compare=False)
@@ -213,18 +216,20 @@ class Pass:
         """Return whether rows of both can go through one pass, see ``joined``."""
         if self.embedded is not None or other.embedded is not None:
             return False
-        if self.head != other.head and self.is_whole:
-            other = replace(other, head=self.head)
+        if self.is_whole:
+            other = replace(other, head=self.head, n_best=self.n_best)
         return self == other and (self.enter is None) == (other.enter is None)
 
     @staticmethod
     def joined(parts: Sequence[Pass]) -> Pass:
-        """Return the pass for rows of all these, with logits if one of them needs some."""
+        """Return the pass for rows of all these, with the logits that one of them needs."""
         first = parts[0]
         entering = [each.enter for each in parts if each.enter is not None]
         if entering:
             return replace(first, enter=Hidden.joined(entering))
-        return next((each for each in parts if each.head == "logits"), first)
+        n_best = max(each.n_best for each in parts) if all(each.n_best for each in parts) else 0
+        with_most = next((each for each in parts if each.head == "logits"), first)
+        return replace(with_most, n_best=n_best)
 
     def on(self, rows: slice) -> Pass:
         """Return this computation for some of the rows."""

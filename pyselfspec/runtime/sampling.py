@@ -307,10 +307,10 @@ class Sampler(Closing):
         return self._chain
 
     @property
-    def takes_best(self) -> bool:
-        """Whether every draw is the most likely token: ``sample`` then needs no logits, see
-        ``passes.Head``."""
-        return self._n_kept == 1
+    def n_best(self) -> int:
+        """How many of the most likely tokens can be drawn, whatever the logits of the others are;
+        0: all. With 1, ``sample`` needs no logits, see ``passes.Head``."""
+        return self._n_kept
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Start a text: reset the chain, and let penalties and DRY (not the grammar) read the

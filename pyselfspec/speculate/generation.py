@@ -84,7 +84,8 @@ class Generation:
         self._context = seq.context
         self._drafter = drafter
         self._hidden_layers = () if drafter is None else drafter.hidden_layers
-        self._head: Head = self._context.best_head if sampler.takes_best else "logits"
+        self._head: Head = self._context.best_head if sampler.n_best == 1 else "logits"
+        self._n_best = 0 if residual is not None or self._head == "best" else sampler.n_best
         self._whole = self._as_needed(FULL)
         self._controller = controller
         self._sampler = sampler
@@ -223,7 +224,8 @@ class Generation:
     def _as_needed(self, what: Pass) -> Pass:
         """Return the pass with the head that the sampler needs and the hidden states that the
         drafter reads."""
-        return replace(what, head=self._head, leave=self._hidden_layers or what.leave)
+        leave = self._hidden_layers or what.leave
+        return replace(what, head=self._head, n_best=self._n_best, leave=leave)
 
     def _give_hidden(
         self, pos: int, tokens: Sequence[int], result: PassResult, rows: list[int] | None = None

@@ -51,8 +51,8 @@ class BudgetSampler:
         self._closing: list[int] = []  # tokens that come next
 
     @property
-    def takes_best(self) -> bool:
-        return self._sampler.takes_best
+    def n_best(self) -> int:
+        return self._sampler.n_best
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._sampler.begin(prompt)

@@ -111,8 +111,8 @@ class FakeSampler:
         self.prompt: list[int] | None = None
 
     @property
-    def takes_best(self) -> bool:
-        return self._seed is None
+    def n_best(self) -> int:
+        return int(self._seed is None)
 
     def begin(self, prompt: Sequence[int]) -> None:
         self.prompt = list(prompt)

@@ -174,3 +174,12 @@ def test_states_are_laid_out_as_the_library_reads_them():
     for part in (hidden[::2], hidden[::-1], hidden[1:3]):
         assert part.numpy().flags.c_contiguous
     np.testing.assert_array_equal(hidden[::2].numpy(), states[::2])
+
+
+def test_a_joined_pass_finds_what_each_part_wants() -> None:
+    """The most of the parts' likeliest tokens, and all logits if one of the parts wants all."""
+    one, forty, all_of_them = Pass(n_best=1), Pass(n_best=40), Pass()
+    assert one.joins(forty) and forty.joins(all_of_them) and all_of_them.joins(one)
+    assert Pass.joined([one, forty, one]).n_best == 40
+    assert Pass.joined([one, all_of_them, forty]).n_best == 0
+    assert Pass.joined([one, Pass(head="best")]) == Pass()

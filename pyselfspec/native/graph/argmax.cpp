@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 // The loops have a form that compilers turn into vector code: no calls, no branches, sixteen independent lanes. With standard
@@ -81,29 +82,39 @@ static void list_all(const float * logits, int32_t n, std::vector<llama_token_da
     }
 }
 
-// Lists at least the n_kept most likely tokens, and few more: those that reach the n_kept-th of the largest logits of runs. Takes
-// one look at each logit, where a list of all tokens takes several times as long.
+// Lists the n_kept most likely tokens in the order of their ids, with all that are as likely as the last of them: whatever the logits of
+// others are. First those that reach the n_kept-th of the largest logits of runs, which takes one look at each logit.
 static void list_likeliest(const float * logits, int32_t n, int32_t n_kept, std::vector<llama_token_data> & candidates) {
     std::vector<float> largest;
     for (int32_t i = 0; i < n; i += N_RUN) {
         largest.push_back(max_of(logits + i, std::min(N_RUN, n - i)));
     }
-    std::vector<float> sorted = largest;
-    std::nth_element(sorted.begin(), sorted.begin() + n_kept - 1, sorted.end(), std::greater<float>());
-    const float least = sorted[n_kept - 1];
+    const auto nth_largest = [n_kept](std::vector<float> x) {
+        if (n_kept > (int32_t) x.size()) {
+            return std::numeric_limits<float>::lowest(); // what was not computed is -inf
+        }
+        std::nth_element(x.begin(), x.begin() + n_kept - 1, x.end(), std::greater<float>());
+        return std::max(x[n_kept - 1], std::numeric_limits<float>::lowest());
+    };
+    const float of_runs = nth_largest(largest);
 
     candidates.clear();
+    std::vector<float> found;
     for (int32_t i = 0; i < n; i += N_RUN) {
-        for (int32_t id = i; largest[i/N_RUN] >= least && id < std::min(i + N_RUN, n); ++id) {
-            if (logits[id] >= least) {
+        for (int32_t id = i; largest[i/N_RUN] >= of_runs && id < std::min(i + N_RUN, n); ++id) {
+            if (logits[id] >= of_runs) {
                 candidates.push_back({ id, logits[id], 0.0f });
+                found.push_back(logits[id]);
             }
         }
     }
+    const float least = nth_largest(std::move(found));
+    candidates.erase(std::remove_if(candidates.begin(), candidates.end(), [least](const auto & each) { return each.logit < least; }),
+        candidates.end());
 }
 
 int32_t selfspec_draw(llama_sampler * chain, const float * logits, int32_t n, int32_t n_kept, std::vector<llama_token_data> & candidates) {
-    if (n_kept < 1 || n_kept > n/N_RUN) {
+    if (n_kept < 1) {
         list_all(logits, n, candidates);
     } else {
         list_likeliest(logits, n, n_kept, candidates);

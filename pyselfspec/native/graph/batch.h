@@ -6,11 +6,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 // A mask's bits for a block that is skipped whole.
 constexpr uint8_t SELFSPEC_SKIP_BLOCK = SELFSPEC_SKIP_ATTN | SELFSPEC_SKIP_FFN;
+
+// A pass may ask for the logits of so many of the most likely tokens; more are not worth it, and all are computed.
+constexpr int32_t SELFSPEC_MOST_BEST = 128;
+
+class selfspec_coarse_head; // graph/coarse_head.h
+using selfspec_coarse_head_ptr = std::shared_ptr<const selfspec_coarse_head>;
 
 // The properties of a pass besides its rows. A value: passes that compare equal have equal graphs, so it is the key of
 // graphs, memory plans and checks.
@@ -20,6 +27,8 @@ struct selfspec_pass {
     int32_t enter_at   = -1;   // block that hidden states enter, 1..n_layer-1; -1: token embeddings enter block 0
     int32_t head       = SELFSPEC_HEAD_LOGITS;
     int32_t n_among    = 0;    // length of the list in which the best token is searched; 0: all tokens
+    int32_t n_best     = 0;    // most likely tokens whose logits are wanted; 0: all
+    const selfspec_coarse_head * coarse_head = nullptr; // that they are found with
     int32_t nextn      = 0;    // of the blocks that predict the token after next, the one that runs in a draft head's context
     bool    in_place   = false;
     bool    has_tokens = true; // false: the ids in the batch are placeholders
@@ -55,6 +64,9 @@ struct selfspec_batch {
     const int32_t * among      = nullptr; // [n_among] ids
     selfspec_best * best       = nullptr; // [n_tokens]
     float         * listed     = nullptr; // [n_tokens, n_among] receives the logits of the listed tokens
+
+    selfspec_coarse_head_ptr coarse_head; // for n_best; NULL: all logits are computed
+    std::vector<float>     * head_inputs = nullptr; // receives the activations of the head, for each output in turn; NULL: they are not needed
 
     std::vector<int32_t> rope_shift; // [n_tokens] see selfspec_rope_shift(); empty: none
 

@@ -1,5 +1,6 @@
 #include "graph/batch.h"
 #include "graph/checks.h"
+#include "graph/coarse_head.h"
 #include "graph/inputs.h"
 #include "graph/weights.h"
 #include "states/replay.h"
@@ -27,7 +28,8 @@ static const selfspec_pass & selfspec_pass_of(const llama_ubatch & ubatch) {
 }
 
 static auto selfspec_key(const selfspec_pass & p) {
-    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.nextn, p.in_place, p.has_tokens, p.cell, p.keeps, p.weights);
+    return std::tie(p.mask, p.enter_at, p.hidden_at, p.head, p.n_among, p.n_best, p.coarse_head, p.nextn, p.in_place, p.has_tokens, p.cell,
+        p.keeps, p.weights);
 }
 
 bool selfspec_pass::operator==(const selfspec_pass & other) const { return selfspec_key(*this) == selfspec_key(other); }
@@ -213,6 +215,10 @@ static void selfspec_add_best(llm_graph_result & res, bool has_list) {
     res.add_input(std::make_unique<selfspec_best_found>(token, p, has_list ? logits : nullptr));
 }
 
+static bool selfspec_is_product(const ggml_tensor * t, const ggml_tensor * weights) {
+    return t && t->op == GGML_OP_MUL_MAT && t->src[0] == weights && ggml_is_matrix(t);
+}
+
 bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatch, llm_graph_result & res) {
     const auto * ss = selfspec_of(ubatch);
     if (!ss) {
@@ -231,6 +237,10 @@ bool selfspec_finish_graph(const llama_model & model, const llama_ubatch & ubatc
     const bool ok = selfspec_check_graph(*ss, model, ubatch, res) && (ss->pass.n_among == 0 || selfspec_shorten_head(*ss, model, res));
     if (ok && ss->pass.head == SELFSPEC_HEAD_BEST) {
         selfspec_add_best(res, ss->pass.n_among > 0);
+    }
+
+    if (ok && ss->coarse_head && selfspec_is_product(res.t_logits, model.output)) {
+        ss->coarse_head->add_to(res.t_logits, ss->pass.n_best);
     }
 
     if (ok && ss->pass.keeps) {
@@ -299,6 +309,16 @@ static void selfspec_copy_hidden(
     }
 }
 
+// The last node reads the activations of the head, so that nothing has been written over them.
+static void selfspec_copy_head_inputs(std::vector<float> & to, const llm_graph_result & res, ggml_backend_sched * sched) {
+    ggml_tensor * inputs = res.t_logits && res.t_logits->op == GGML_OP_MUL_MAT ? res.t_logits->src[1] : nullptr;
+    if (inputs && ggml_is_contiguous(inputs) && inputs->type == GGML_TYPE_F32) {
+        to.resize(to.size() + ggml_nelements(inputs));
+        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, inputs), inputs, to.data() + to.size() - ggml_nelements(inputs),
+            0, ggml_nbytes(inputs));
+    }
+}
+
 void selfspec_copy_out(const llama_ubatch & ubatch, const llm_graph_result & res, ggml_backend_sched * sched) {
     const auto * ss = selfspec_of(ubatch);
     if (!ss) {
@@ -308,4 +328,7 @@ void selfspec_copy_out(const llama_ubatch & ubatch, const llm_graph_result & res
         selfspec_copy_best(*ss, ubatch, res, sched);
     }
     selfspec_copy_hidden(*ss, ubatch, res, sched);
+    if (ss->head_inputs) {
+        selfspec_copy_head_inputs(*ss->head_inputs, res, sched);
+    }
 }

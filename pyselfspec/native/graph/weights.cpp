@@ -1,6 +1,6 @@
 #include "graph/weights.h"
 
-#include "ggml-backend.h"
+#include <cstring>
 
 namespace {
 
@@ -14,6 +14,17 @@ template <typename F> F of_cpu_backend(const char * name) {
 }  // namespace
 
 selfspec_width_function selfspec_width_of_weights() { return of_cpu_backend<selfspec_width_function>("selfspec_kernel_width"); }
+
+selfspec_make_coarse_function selfspec_make_coarse() { return of_cpu_backend<selfspec_make_coarse_function>("selfspec_make_coarse"); }
+
+ggml_backend_buffer_type_t selfspec_interleaved_buffer() {
+    const auto types_of = of_cpu_backend<ggml_backend_dev_get_extra_bufts_t>("ggml_backend_dev_get_extra_bufts");
+    auto * types = types_of ? types_of(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) : nullptr;
+    while (types && *types && strcmp(ggml_backend_buft_name(*types), "CPU_REPACK") != 0) {
+        types++;
+    }
+    return types ? *types : nullptr;
+}
 
 void selfspec_let_weights_of_thread_grow(bool may) {
     if (const auto let_grow = of_cpu_backend<void (*)(bool)>("selfspec_let_grow")) {

@@ -1,5 +1,7 @@
 // Entry points: decides which nodes of a graph are computed here.
 #include "dispatch.h"
+#include "coarse.h"
+#include "likeliest.h"
 #include "per_graph.h"
 #include "product.h"
 
@@ -38,6 +40,10 @@ size_t selfspec_work_size(const ggml_tensor * op, int n_threads) {
     }
     switch (op->op) {
         case GGML_OP_MUL_MAT:
+            if (takes_likeliest(op)) {
+                return likeliest_work_size(op, n_threads);
+            }
+            [[fallthrough]];
         case GGML_OP_MUL_MAT_ID:     return takes_product(op) ? product_work_size(op, n_threads) : 0;
         case GGML_OP_FLASH_ATTN_EXT: return takes_attention(op) ? attention_work_size(op, n_threads) : 0;
         default:                     return 0;
@@ -54,6 +60,10 @@ bool selfspec::compute(const selfspec_meetings & at, const ggml_compute_params *
     }
     if (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention(op)) {
         attention(params, op);
+        return true;
+    }
+    if (takes_likeliest(op)) {
+        likeliest(params, op);
         return true;
     }
     if (takes_product(op)) {
@@ -126,6 +136,7 @@ void * selfspec_function(const char * name) {
         {"selfspec_kernel_width",     (void *) selfspec_kernel_width},
         {"selfspec_let_grow",         (void *) selfspec_let_grow},
         {"selfspec_interleaved_size", (void *) selfspec_interleaved_size},
+        {"selfspec_make_coarse",      (void *) selfspec::make_coarse},
     };
     const auto found = std::find_if(std::begin(functions), std::end(functions), [&](auto & each) { return strcmp(each.first, name) == 0; });
     return found == std::end(functions) ? nullptr : found->second;

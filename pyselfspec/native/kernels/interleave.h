@@ -5,8 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace selfspec {
+
+// Calls f(first, last) for shares of n rows, on all cores.
+void in_shares(int64_t n, int64_t share, const std::function<void(int64_t first, int64_t last)> & f);
 
 // IQ2 and IQ3, see columns_codebooks.cpp and columns_nibbles.cpp; returns what selfspec_interleave() does.
 int interleave_codebook(ggml_tensor * t, const void * data, size_t size);

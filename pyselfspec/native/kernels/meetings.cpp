@@ -8,6 +8,7 @@
 #if defined(SELFSPEC_KERNELS)
 
 #include "attention.h"
+#include "likeliest.h"
 #include "per_graph.h"
 #include "products.h"
 
@@ -65,6 +66,9 @@ int64_t rows_of(const ggml_tensor * op) { return ggml_nrows(op->op == GGML_OP_SE
 Way way_of(const ggml_tensor * op) {
     if (op->op == GGML_OP_MUL_MAT && takes_product(op)) {
         return PRODUCT;
+    }
+    if (takes_likeliest(op)) {
+        return STAGED;
     }
     if ((op->op == GGML_OP_MUL_MAT_ID && takes_product(op)) || (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention(op))) {
         return STAGED;

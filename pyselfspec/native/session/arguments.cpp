@@ -38,6 +38,7 @@ selfspec_request selfspec_request_of(const selfspec_decode_args & args) {
     selfspec_pass pass;
     pass.head     = args.head;
     pass.n_among  = args.among ? args.n_among : 0;
+    pass.n_best   = args.head == SELFSPEC_HEAD_LOGITS && args.n_best <= SELFSPEC_MOST_BEST ? std::max(args.n_best, 0) : 0;
     pass.in_place = args.in_place;
     return { { args.n_tokens, args.tokens, args.seq_ids, args.n_seq_ids, args.pos, args.outputs }, { args.hidden, args.hidden_out },
         { args.among, args.n_among }, std::move(pass) };

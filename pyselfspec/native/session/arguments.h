@@ -57,6 +57,8 @@ struct selfspec_request {
     selfspec_states states;
     selfspec_among  among;
     selfspec_pass   pass;
+    selfspec_coarse_head_ptr coarse_head; // for pass.n_best; NULL: the pass reads all of the head
+    std::vector<float> *     head_inputs = nullptr; // see selfspec_batch
 };
 
 // The positions of one sequence's rows in a batch, which are consecutive: first to last, both included.

@@ -8,6 +8,7 @@
 #include "llama-model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
@@ -65,13 +66,18 @@ bool same_sizes(const llama_model & a, const llama_model & b) {
     return sizes(a) == sizes(b) && by_block(a) == by_block(b);
 }
 
+// The head's weights; NULL if they are less than an eighth of the model's: a copy of them would not be worth its memory.
+const ggml_tensor * large_head(const llama_model & model) {
+    return model.output && 8*ggml_nbytes(model.output) >= model.size() ? model.output : nullptr;
+}
+
 } // namespace
 
 selfspec_session::selfspec_session(llama_context * ctx) :
     ctx(ctx), model(ctx->get_model()), n_layer((int32_t) model.hparams.n_layer()), slots(*ctx),
     stop(*ctx, ctx->abort_callback, ctx->abort_callback_data), rollback(*ctx), batch(ctx),
     is_cpu_only(!others_compute(model, ctx->backend_ptrs, ctx->cparams.op_offload)),
-    names_fault(selfspec_names_fault(model, ctx->get_memory())) {
+    coarse_heads(is_cpu_only ? large_head(model) : nullptr), names_fault(selfspec_names_fault(model, ctx->get_memory())) {
     allow_moves();
 }
 
@@ -100,6 +106,12 @@ void selfspec_session::decode(const selfspec_decode_args & args) {
         asked.pass.head    = SELFSPEC_HEAD_LOGITS; // the pass does not run the head
         asked.pass.n_among = 0;
     }
+    if (asked.pass.n_best > 0 && !asked.pass.weights && 0 < n_outputs && n_outputs <= SELFSPEC_EXACT_WIDTH) {
+        asked.coarse_head = coarse_heads.of_pass(n_outputs);
+        asked.head_inputs = coarse_heads.wanted_inputs();
+    }
+    asked.pass.coarse_head = asked.coarse_head.get();
+    asked.pass.n_best      = asked.coarse_head ? asked.pass.n_best : 0;
     check_graph(asked.pass);
     fill(asked.rows);
     rollback.begin(spans, asked.pass);
@@ -111,6 +123,9 @@ void selfspec_session::decode(const selfspec_decode_args & args) {
     run(asked, spans, n_outputs, &graph);
     rollback.ran(spans, graph);
     leave_best();
+    if (asked.coarse_head) {
+        coarse_heads.add(ctx->get_logits_ith(-1), model.vocab.n_tokens());
+    }
 }
 
 // Makes the batch of these rows. states: of n_embd values each, or NULL.
@@ -152,6 +167,8 @@ void selfspec_session::run(
     want->best       = best.data();
     want->among      = asked.among.ids;
     want->listed     = listed.data();
+    want->coarse_head = asked.coarse_head;
+    want->head_inputs = asked.head_inputs;
     want->rope_shift = rope_shifts(asked.rows, spans);
     require_done(decode_in_slot(want, spans, n_outputs, graph), asked.rows.n, want->found.error);
     name_best(asked.among);
@@ -226,7 +243,7 @@ void selfspec_session::require_done(int status, int32_t n_tokens, const std::str
 selfspec_session::attachment::attachment(selfspec_session & session, const std::shared_ptr<selfspec_batch> & request) :
     session(session), request(*request) {
     // a plain pass is decoded as upstream does
-    if (!request->pass.is_plain() || !request->rope_shift.empty()) {
+    if (!request->pass.is_plain() || !request->rope_shift.empty() || request->head_inputs) {
         session.batch.selfspec = request;
     }
 }
@@ -244,6 +261,7 @@ selfspec_session::attachment::~attachment() {
     request.best       = nullptr;
     request.listed     = nullptr;
     request.among      = nullptr;
+    request.head_inputs = nullptr;
     session.batch.selfspec.reset();
 }
 

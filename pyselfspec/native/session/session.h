@@ -5,6 +5,7 @@
 #include "session/arguments.h"
 #include "states/rollback.h"
 #include "grammar/rules.h"
+#include "graph/coarse_head.h"
 #include "graph/slots.h"
 #include "session/interrupt.h"
 
@@ -171,6 +172,7 @@ private:
     std::vector<llama_token_data> candidates; // of a draw, reused
 
     const bool              is_cpu_only; // no other device may compute
+    selfspec_coarse_choice  coarse_heads;
     const std::string       names_fault; // why checks by names of tensors would not work; empty: they do
     findings                found;
     std::vector<uint8_t>    support;   // empty: not yet determined

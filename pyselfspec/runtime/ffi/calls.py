@@ -73,6 +73,7 @@ def decode(
     mask: bytes | None = None,
     hidden_at: Sequence[int] = (),
     among: array[int] | None = None,
+    n_best: int = 0,
     in_place: bool = False,
     shared: Sequence[Sequence[int]] = (),
     weights: int | None = None,
@@ -81,6 +82,7 @@ def decode(
     """Call ``selfspec_decode`` with C-contiguous arrays. Raises the error of the status.
 
     among: token ids in ascending order, of type code "i"; None for all tokens.
+    n_best: how many of the most likely tokens' logits are wanted; 0: all.
     shared: the further sequences of each row; empty when every row has one sequence.
     nextn: the block of a draft head, for ``selfspec_draft_decode`` instead.
     """
@@ -106,6 +108,7 @@ def decode(
         head=_head(head),
         among=address,
         n_among=n_among,
+        n_best=n_best,
         in_place=in_place,
         weights=weights,
         nextn=nextn or 0,

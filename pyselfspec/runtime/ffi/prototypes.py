@@ -40,6 +40,7 @@ class DecodeArgs(ctypes.Structure):
         ("head", INT32),
         ("among", ADDRESS),
         ("n_among", INT32),
+        ("n_best", INT32),
         ("in_place", BOOL),
         ("weights", ADDRESS),
         ("nextn", INT32),
