@@ -92,9 +92,9 @@ selfspec_coarse_head_ptr selfspec_coarse_choice::of_pass(int32_t n) {
     constexpr float MOST_ROWS  = 0.1f;    // of the head's, read besides for one output
     constexpr float MOST_SHARE = 0.0625f; // the same for all outputs of a pass together, if they are several
     constexpr int   N_TRIED    = 16;      // rows after which a copy is judged
-    constexpr int   N_BEFORE   = 256;     // outputs before a copy is made: it saves in so many what making it takes
+    constexpr int32_t N_BEFORE = 256;     // outputs before a copy is made: it saves in so many what making it takes
 
-    n_before += head ? n : 0;
+    n_before = std::min(n_before + n, N_BEFORE);
     if (!head || inputs.size() < n_inputs() || n_before < N_BEFORE) {
         return nullptr;
     }

@@ -55,7 +55,7 @@ private:
     selfspec_coarse_head_ptr copy;
     size_t                   finer    = 0; // the next kind to try
     int32_t                  most     = 0; // outputs of a pass that reads the copy
-    int                      n_before = 0; // outputs so far
+    int32_t                  n_before = 0; // outputs before the first copy
     int                      n_rows   = 0; // that were counted for the present copy
     float                    share    = 0; // of the logits, the average of the latest rows
 };

@@ -17,7 +17,6 @@
 
 namespace selfspec {
 
-// Of k values, a multiple of 32.
 float dot(const float * x, const float * y, int64_t k) {
     vf sums[32/VL];
     std::fill(std::begin(sums), std::end(sums), zero());
@@ -31,8 +30,8 @@ double length(const float * x, int64_t k) { return std::sqrt(dot(x, x, k)); }
 
 namespace {
 
-// Makes vectors of k values orthogonal and of length one (Gram and Schmidt; twice, since the first result is rounded). Those that others
-// span but for rounding become zeros: what is left of them is not orthogonal to the others.
+// Makes vectors of k values orthogonal and of length one (Gram and Schmidt; twice, since the first result is rounded). One that those
+// before it span becomes zero: what rounding leaves of it is not orthogonal to them.
 void make_orthonormal(float * vectors, int64_t n, int64_t k) {
     constexpr double LEAST = 1e-3;  // of the length before
     for (int64_t i = 0; i < 2*n; i++) {
@@ -70,7 +69,7 @@ private:
         for (int64_t i = 0; i < n; i++) {
             floats_of((const char *) weights->data + (first + i)*weights->nb[1], row.data(), k);
             write(row.data(), k, rounded + i*to.rows->nb[1]);
-            bounds[i]    = 2*(double) (k + 8)*0x1p-24*length(row.data(), k);  // sums of floats are rounded
+            bounds[i]    = 2*OF_REST*(double) (k + 8)*0x1p-24*length(row.data(), k);  // both products round sums of floats
             of_copies[i] = length(copy.data(), k);
             std::transform(row.begin(), row.end(), copy.begin(), errors.begin() + i*k, std::minus<float>());
         }

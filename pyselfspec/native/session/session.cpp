@@ -8,7 +8,6 @@
 #include "llama-model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 static constexpr int ALLOCATION_FAILED = -2; // llama_context::decode()
