@@ -218,7 +218,8 @@ inline v16 four_and_two_bits(uint32_t low, uint32_t high) {
 template <int STRIDE> v16 top_nibbles(const char * p) {
     const auto word = [&](int i) { uint32_t x; memcpy(&x, p + STRIDE*i, 4); return x; };
     const auto tops = [&](int i) {
-        return vmovn_u32(vshrq_n_u32(uint32x4_t{word(i), word(i + 1), word(i + 2), word(i + 3)}, 28));
+        const uint32x4_t words = {word(i), word(i + 1), word(i + 2), word(i + 3)};  // by itself: Clang's shift is a macro
+        return vmovn_u32(vshrq_n_u32(words, 28));
     };
     const uint8x8_t all = vmovn_u16(vcombine_u16(tops(0), tops(4)));
     return as_vi(vcombine_u8(all, all));
