@@ -68,7 +68,7 @@ class Watched:
         """Rows of the passes that read the last prompt: those before anything was wanted."""
         n = 0
         for rows, what in self.passes:
-            if what != FULL or any(rows.outputs):
+            if not what.is_whole or any(rows.outputs):
                 break
             n += len(rows)
         return n
