@@ -36,7 +36,7 @@ class PictureOptions:
 
     def check(self) -> None:
         """Raise UsageError for pictures without a projector, and ModelFileError for a projector
-        that is no GGUF file: without pictures, nothing else would read it."""
+        that is not a GGUF file: without pictures, nothing else would read it."""
         if self.images and self.mmproj is None:
             raise click.UsageError("--image needs --mmproj and the projector file of the model")
         if self.mmproj is not None:

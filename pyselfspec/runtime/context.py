@@ -376,8 +376,9 @@ class Context(Closing):
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Return a copy of the logits after token ``row`` of the last batch, float32 [n_vocab].
-        After a pass with ``among``, those of other tokens are -inf, and after one with ``n_best``
-        (texts whose sampler draws one of the most likely) those that were not computed."""
+        After a pass with ``among``, those of other tokens are -inf. After one with ``n_best``, as
+        texts make where the sampler draws one of the most likely tokens, the logits that were not
+        computed are -inf."""
         with self.lock:
             return calls.logits(self.session, row, self.model.n_vocab)
 

@@ -97,7 +97,7 @@ class ContextOptions:
 
 
 def require_range(parameter: str, value: int, low: int, high: int) -> None:
-    """Raise ArgumentError for a parameter's value that is no whole number or outside its range."""
+    """Raise ArgumentError for a value that is not a whole number or is outside its range."""
     if not isinstance(value, SupportsIndex):
         raise ArgumentError(f"{parameter} is a whole number, got {value!r}")
     if value < low:

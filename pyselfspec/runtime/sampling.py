@@ -308,8 +308,8 @@ class Sampler(Closing):
 
     @property
     def n_best(self) -> int:
-        """How many of the most likely tokens can be drawn, whatever the logits of the others are;
-        0: all. With 1, ``sample`` needs no logits, see ``passes.Head``."""
+        """Among how many of the most likely tokens a draw chooses; 0: all tokens. With 1,
+        ``sample`` needs no logits, see ``passes.Head``."""
         return self._n_kept
 
     def begin(self, prompt: Sequence[int]) -> None:

@@ -319,12 +319,14 @@ SELFSPEC_API int32_t selfspec_draft_score(struct selfspec_session * session, int
 
 // Return the most likely token after a row with an output, and write its softmax probability to *p unless p is NULL. Of equal
 // logits the lowest id wins, except after SELFSPEC_HEAD_BEST, where the device decides. After a pass with `among` the
-// probability is relative to the listed tokens, and after one with n_best to those whose logits were computed. May also be called after llama_decode().
+// probability is relative to the listed tokens, and after one with n_best to those whose logits were computed. May also be called
+// after llama_decode().
 // Negative: a selfspec_status, because the row has no output or its logits are not numbers.
 SELFSPEC_API int32_t selfspec_argmax(struct selfspec_session * session, int32_t row, float * p);
 
 // Copy the logits after a row with an output to logits [n_vocab], and return a selfspec_status. After a pass with `among` those
-// of tokens outside the list are -inf, and after one with n_best those that were not computed. May also be called after llama_decode().
+// of tokens outside the list are -inf, and after one with n_best the logits that were not computed. May also be called after
+// llama_decode().
 SELFSPEC_API int32_t selfspec_logits(struct selfspec_session * session, int32_t row, float * logits);
 
 // Draw a token from a row's logits with a sampler chain, let the chain accept it, and return it. n_kept: the chain begins by

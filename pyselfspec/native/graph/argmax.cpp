@@ -1,43 +1,23 @@
 #include "graph/argmax.h"
 
 #include "abi/selfspec.h"
+#include "graph/largest.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <numeric>
 
-// The loops have a form that compilers turn into vector code: no calls, no branches, sixteen independent lanes. With standard
-// functions and a large vocabulary they would take a tenth of the time of a small model's draft.
-static constexpr int32_t N_LANES = 16;
+static constexpr int32_t N_LANES = SELFSPEC_LANES;
 static constexpr int32_t N_RUN   = 4*N_LANES;  // logits whose largest one is looked up first
 static constexpr int32_t N_SPAN  = 64*N_LANES; // the same where only the largest of all is wanted
-
-// Returns the largest of x[n], -inf if none is a number.
-static float max_of(const float * x, int32_t n) {
-    float lanes[N_LANES];
-    std::fill_n(lanes, N_LANES, -INFINITY);
-
-    const int32_t n_whole = n - n % N_LANES;
-    for (int32_t i = 0; i < n_whole; i += N_LANES) {
-        for (int32_t lane = 0; lane < N_LANES; ++lane) {
-            lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
-        }
-    }
-    float best = *std::max_element(lanes, lanes + N_LANES);
-    for (int32_t i = n_whole; i < n; ++i) {
-        best = x[i] > best ? x[i] : best;
-    }
-    return best;
-}
 
 int32_t selfspec_largest(const float * x, int32_t n) {
     float   best = -INFINITY;
     int32_t at   = -1; // of the first span that has it
     for (int32_t i = 0; i < n; i += N_SPAN) {
-        const float max = max_of(x + i, std::min(N_SPAN, n - i));
+        const float max = selfspec_max_of(x + i, std::min(N_SPAN, n - i));
         if (max > best) {
             best = max;
             at   = i;
@@ -87,16 +67,10 @@ static void list_all(const float * logits, int32_t n, std::vector<llama_token_da
 static void list_likeliest(const float * logits, int32_t n, int32_t n_kept, std::vector<llama_token_data> & candidates) {
     std::vector<float> largest;
     for (int32_t i = 0; i < n; i += N_RUN) {
-        largest.push_back(max_of(logits + i, std::min(N_RUN, n - i)));
+        largest.push_back(selfspec_max_of(logits + i, std::min(N_RUN, n - i)));
     }
-    const auto nth_largest = [n_kept](std::vector<float> x) {
-        if (n_kept > (int32_t) x.size()) {
-            return std::numeric_limits<float>::lowest(); // what was not computed is -inf
-        }
-        std::nth_element(x.begin(), x.begin() + n_kept - 1, x.end(), std::greater<float>());
-        return std::max(x[n_kept - 1], std::numeric_limits<float>::lowest());
-    };
-    const float of_runs = nth_largest(largest);
+    constexpr float LOWEST = std::numeric_limits<float>::lowest(); // what was not computed is -inf
+    const float of_runs = std::max(selfspec_nth_largest(largest, n_kept), LOWEST);
 
     candidates.clear();
     std::vector<float> found;
@@ -108,7 +82,7 @@ static void list_likeliest(const float * logits, int32_t n, int32_t n_kept, std:
             }
         }
     }
-    const float least = nth_largest(std::move(found));
+    const float least = selfspec_nth_largest(std::move(found), n_kept);
     candidates.erase(std::remove_if(candidates.begin(), candidates.end(), [least](const auto & each) { return each.logit < least; }),
         candidates.end());
 }

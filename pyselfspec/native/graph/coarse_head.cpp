@@ -33,7 +33,7 @@ static ggml_backend_buffer_ptr selfspec_give_memory(ggml_tensor * t, ggml_backen
 selfspec_coarse_head_ptr selfspec_coarse_head::make(const ggml_tensor * weights, ggml_type type, const std::vector<float> & inputs) {
     const auto make_coarse = selfspec_make_coarse();
     // weights of a mapped file are in another buffer: there is little memory
-    const bool is_known    = weights->buffer && ggml_backend_buffer_get_type(weights->buffer) == ggml_backend_cpu_buffer_type() &&
+    const bool is_known = weights->buffer && ggml_backend_buffer_get_type(weights->buffer) == ggml_backend_cpu_buffer_type() &&
         ggml_is_matrix(weights) && ggml_is_contiguous(weights) && weights->ne[0]%32 == 0 && ggml_get_type_traits(weights->type)->to_float;
     if (!is_known || !make_coarse) {
         return nullptr;
@@ -92,7 +92,7 @@ selfspec_coarse_head_ptr selfspec_coarse_choice::of_pass(int32_t n) {
     constexpr float MOST_ROWS  = 0.1f;    // of the head's, read besides for one output
     constexpr float MOST_SHARE = 0.0625f; // the same for all outputs of a pass together, if they are several
     constexpr int   N_TRIED    = 16;      // rows after which a copy is judged
-    constexpr int32_t N_BEFORE = 256;     // outputs before a copy is made: it saves in so many what making it takes
+    constexpr int   N_BEFORE   = 256;     // outputs before a copy is made: it saves in so many what making it takes
 
     n_before = std::min(n_before + n, N_BEFORE);
     if (!head || inputs.size() < n_inputs() || n_before < N_BEFORE) {

@@ -13,7 +13,7 @@ struct selfspec_coarse_tensors;
 using selfspec_width_function = int32_t (*)(const ggml_tensor * weights, bool fast);
 selfspec_width_function selfspec_width_of_weights();
 
-// Makes the coarse copy of a head's weights, see kernels/likeliest.h. NULL if the CPU backend makes none.
+// Makes the coarse copy of a head's weights, see kernels/coarse.h. NULL if the CPU backend makes none.
 using selfspec_make_coarse_function = void (*)(const ggml_tensor * weights, const selfspec_coarse_tensors & to);
 selfspec_make_coarse_function selfspec_make_coarse();
 

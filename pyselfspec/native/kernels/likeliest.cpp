@@ -9,6 +9,7 @@
 
 #if defined(SELFSPEC_KERNELS)
 
+#include "graph/largest.h"
 #include "products.h"
 
 #include "ggml-cpu.h"
@@ -131,29 +132,6 @@ float size_of(const float * x, int64_t k, const float * along, int64_t n_directi
     return (float) (1.001*together(across, (lost + rounding(along, n_directions, 32))/OF_ROUNDING, difference/OF_DIFFERENCE, of_along/OF_REST));
 }
 
-// The largest of n; NaN is not looked at.
-float largest(const float * x, int64_t n) {
-    constexpr int LANES = 16;
-    float lanes[LANES];
-    std::fill_n(lanes, LANES, -INFINITY);
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int lane = 0; lane < LANES; lane++) {
-            lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
-        }
-    }
-    return std::max(*std::max_element(lanes, lanes + LANES), i < n ? *std::max_element(x + i, x + n) : -INFINITY);
-}
-
-// The n-th largest of these; -inf if they are fewer, or one is no number.
-float nth_largest(std::vector<float> x, int n) {
-    if ((int) x.size() < n || std::any_of(x.begin(), x.end(), [](float each) { return std::isnan(each); })) {
-        return -INFINITY;
-    }
-    std::nth_element(x.begin(), x.begin() + n - 1, x.end(), std::greater<float>());
-    return x[n - 1];
-}
-
 // Rows [begin, end) of one token, a thread's share.
 struct Share {
     const Head &       head;
@@ -164,7 +142,7 @@ struct Share {
 
     Share(const Head & head, int64_t token, Activations in, int64_t begin, int64_t end) :
         head(head), in(in), logits(head.logits(token)), begin(begin), end(end) {
-        each_run(begin, end, [&](int64_t, int64_t first, int64_t last) { most.push_back(largest(logits + first, last - first)); });
+        each_run(begin, end, [&](int64_t, int64_t first, int64_t last) { most.push_back(selfspec_max_of(logits + first, last - first)); });
     }
 
     // The rows whose coarse logits plus `bound` times their errors are not below `least`.
@@ -194,7 +172,7 @@ struct Share {
 
     // Writes the n largest exact logits among those with the largest coarse ones, in any order; -inf if the share has fewer.
     void find_best(float * best, int n) const {
-        std::vector<float> found = exact(rows_from(nth_largest(most, n), 0));
+        std::vector<float> found = exact(rows_from(selfspec_nth_largest(most, n), 0));
         const auto middle = found.begin() + std::min<int64_t>(n, (int64_t) found.size());
         std::partial_sort(found.begin(), middle, found.end(), std::greater<float>());
         std::fill(std::copy(found.begin(), middle, best), best + n, -INFINITY);
@@ -258,7 +236,7 @@ void likeliest(const ggml_compute_params * params, ggml_tensor * op) {
     ggml_barrier(params->threadpool);
     for (int64_t token = 0; token < head.n_tokens; token++) {
         const std::vector<float> best(best_of(token, 0), best_of(token, params->nth));
-        shares[token].refine(nth_largest(best, head.n_best), work.sizes[token]);
+        shares[token].refine(selfspec_nth_largest(best, head.n_best), work.sizes[token]);
     }
 }
 

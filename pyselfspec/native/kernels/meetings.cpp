@@ -67,10 +67,8 @@ Way way_of(const ggml_tensor * op) {
     if (op->op == GGML_OP_MUL_MAT && takes_product(op)) {
         return PRODUCT;
     }
-    if (takes_likeliest(op)) {
-        return STAGED;
-    }
-    if ((op->op == GGML_OP_MUL_MAT_ID && takes_product(op)) || (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention(op))) {
+    if (takes_likeliest(op) || (op->op == GGML_OP_MUL_MAT_ID && takes_product(op)) ||
+        (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention(op))) {
         return STAGED;
     }
     if (!is_simple(op)) {
