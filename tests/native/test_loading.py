@@ -1,6 +1,7 @@
 """Weights that are copied and weights in a mapped file give the same logits."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,20 @@ def test_other_ways_are_refused(tiny_path):
         Model(tiny_path(), load="mmap")
 
 
-def of_type(path, type_name):
-    shape = random_gguf.Shape(n_layer=2, n_embd=256, n_ff=768, n_vocab=512)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_pages_of_interleaved_weights_are_given_back(tmp_path):
+    path = of_type(tmp_path / "model.gguf", "Q4_0", n_embd=512, n_ff=4096)
+    with Model(path, n_gpu_layers=0, load=loading.MAP) as model:
+        if loading.kept_share(model.file) > 0.5:
+            pytest.skip("this CPU reads the weights as they are in the file")
+        model.context(n_ctx=64).decode(PROMPT)
+        smaps = Path("/proc/self/smaps").read_text()
+    in_kib = re.findall(rf" {re.escape(str(path))}\n(?:.*\n)*?Rss: +([0-9]+) kB", smaps)
+    assert 0 < sum(map(int, in_kib)) << 10 < path.stat().st_size / 3
+
+
+def of_type(path, type_name, n_embd=256, n_ff=768):
+    shape = random_gguf.Shape(n_layer=2, n_embd=n_embd, n_ff=n_ff, n_vocab=512)
     recipe = random_gguf.Recipe(shape, type_name, 0, 1.0, 1)
     random_gguf.write(path, recipe, 256, lambda _: None)
     return path
