@@ -59,11 +59,13 @@ def own(target: GgufFile) -> HeadFile | None:
 
     Raises UnsupportedError for a head that llama.cpp cannot run, ModelFileError for a broken one.
     """
+    tensors = _in_block(target, target.n_layer)
+    if not any(name.startswith("nextn.") for name in tensors):
+        return None  # the file was made without it
     metadata = read_header(target.path).metadata
     n_blocks = metadata.get(f"{target.architecture}.nextn_predict_layers")
-    tensors = _in_block(target, target.n_layer)
-    if not n_blocks or not any(name.startswith("nextn.") for name in tensors):
-        return None  # the file was made without it
+    if not n_blocks:
+        return None
     known = OWN_HEADS.get(target.architecture)
     if known is None:
         raise UnsupportedError(
