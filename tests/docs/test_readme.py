@@ -173,7 +173,7 @@ def test_the_pages_show_the_speed_of_plain_decoding():
         [row for row in rows if (int(row[6]) > 512) is is_long] for is_long in (False, True)
     )
     want = [" | ".join([*row[1:5], row[7], row[9]]) for row in short]
-    got = re.findall(r"^\| [^|]+, (?:I?Q|F)\w+ \| ([12] \| .*) \|$", MEASURED, re.MULTILINE)
+    got = re.findall(r"^\| [^|]+, (?:I?Q|MXF|F)\w+ \| ([12] \| .*) \|$", MEASURED, re.MULTILINE)
     assert sorted(got) == sorted(want)
     prompts = re.findall(r"^\| [^|]+, Q\w+ \| ([\d,]+ \| [\d.]+) \|$", MEASURED, re.MULTILINE)
     assert sorted(prompts) == sorted(f"{int(row[6]):,} | {row[7]}" for row in long)

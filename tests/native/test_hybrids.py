@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fixture_types import RunPython
 from numpy.typing import NDArray
 from tiny_hybrids import write_hybrid
 
-from pyselfspec import GREEDY, Completion, Model
+from pyselfspec import GREEDY, Completion, Context, Model
 from pyselfspec.errors import ModelFileError
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -92,15 +93,59 @@ def test_a_hybrid_model_without_attention_is_refused(
         Model(path)
 
 
+def all_logits(context: Context, tokens: list[int], width: int) -> NDArray[np.float32]:
+    """Logits of all tokens, read in pieces of a width."""
+    context.sequence().drop()
+    pieces = (tokens[i : i + width] for i in range(0, len(tokens), width))
+    return np.concatenate([context.decode(piece, outputs="all").logits for piece in pieces])
+
+
+@ARCHS
+def test_threads_and_widths_change_no_bit(tmp_path: Path, arch: str) -> None:
+    tokens, found = random_tokens(3, 48), []
+    with Model(write_hybrid(tmp_path / "m.gguf", arch, varied=True)) as model:
+        for n_threads in (1, 2, 3):
+            with model.context(n_ctx=64, n_threads=n_threads) as context:
+                found += [all_logits(context, tokens, width) for width in (1, 5, 24)]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+LOGITS = """
+import sys
+import numpy as np
+from pyselfspec import Model
+with Model(sys.argv[1]) as model, model.context(n_ctx=64, n_threads=2) as context:
+    tokens = list(range(20, 60))
+    np.save(sys.argv[2], np.concatenate([context.decode(tokens[i : i + 8], outputs="all").logits
+                                         for i in range(0, 40, 8)]))
+"""
+
+
+@ARCHS
+def test_recurrences_compute_what_upstream_does(
+    tmp_path: Path, arch: str, run_python: RunPython
+) -> None:
+    path, found = write_hybrid(tmp_path / "m.gguf", arch, varied=True), []
+    for switch in ("on", "off"):
+        out = tmp_path / f"{switch}.npy"
+        run = run_python(LOGITS, path, out, PYSELFSPEC_KERNELS=switch)
+        assert run.returncode == 0, run.stderr
+        found.append(np.load(out))
+    ours, upstream = found
+    assert np.abs(ours - upstream).max() < 1e-3 * upstream.std()
+    assert (ours != upstream).any(), "upstream computed both"
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", hybrids.PUBLISHED)
+@pytest.mark.parametrize("arch", hybrids.HYBRIDS)
 def test_published_sizes_in_few_blocks_load(tmp_path: Path, arch: str) -> None:
     path = tmp_path / "m.gguf"
     arguments = ["--blocks=8", "--vocab=320", "--type=Q4_K_M", "--arch", arch]
     result = CliRunner().invoke(random_gguf.main, [str(path), *arguments])
     assert result.exit_code == 0, result.output
     with Model(path) as model:
-        assert (model.n_layer, model.n_embd) == (8, hybrids.PUBLISHED[arch].n_embd)
+        assert (model.n_layer, model.n_embd) == (8, hybrids.HYBRIDS[arch].n_embd)
     assert len(set(greedy_tokens(path, random_tokens(0, 8), 24))) == hybrids.CYCLE

@@ -145,6 +145,8 @@ def run_rows(w: World) -> None:
     options: dict[str, Any] = {"adapters": w.adapters(context)}
     if w.often(0.15):
         options |= {"head": "best", "among": _short_list(w, context.model)}
+    elif w.often(0.3):
+        options["n_best"] = w.number(0, context.model.n_vocab)
     if w.often(0.1):
         options["embedded"] = _picture_rows(w, context.model, len(rows))
     w.make(f"run({rows}, {list(options)})", lambda: context.run(rows, Pass(**options)))

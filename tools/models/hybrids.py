@@ -1,6 +1,6 @@
 """Shapes of random-weight models with recurrent states: tensors in file order and header keys.
 
-`PUBLISHED` has the proportions of small published models, `TINY` has sizes for tests. Tiny sizes
+`HYBRIDS` has the proportions of small published models, `TINY` has sizes for tests. Tiny sizes
 fit llama.cpp's GPU kernels too. random_gguf.py draws the matrices and writes the files.
 
 The greedy text of these models repeats after `CYCLE` tokens, so that drafts copied from it are
@@ -303,7 +303,7 @@ def _by_name(*layouts: Hybrid) -> dict[str, Hybrid]:
 
 
 # LFM2-350M, Qwen3.5-0.8B, proportions of Nemotron-H, mamba2-370m and mamba-370m.
-PUBLISHED = _by_name(
+HYBRIDS = _by_name(
     Lfm2(
         n_layer=16, n_embd=1024, n_ff=4608, pattern="CCACCACCACACACAC",
         attention=Attention(n_head=16, n_head_kv=8, head_dim=64),

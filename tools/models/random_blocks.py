@@ -68,6 +68,11 @@ def _fill_q6_k(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
     blocks[:, 208:] = _scale_bytes(std / _SPREAD[6] / _SUBSCALE)
 
 
+def _fill_mxfp4(blocks: Bytes, std: float, rng: np.random.Generator) -> None:
+    """The scale is a power of two, and the levels have a root mean square of 2.9."""
+    blocks[:, 0] = 127 + round(math.log2(std / 2.9))
+
+
 def _fill_from_table(ggml_type: Type) -> Callable[[Bytes, float, np.random.Generator], None]:
     """For blocks whose weights are in tables: any bytes after the scale."""
 
@@ -82,6 +87,7 @@ IN_TABLES = (Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S)
 FILL: dict[Type, Callable[[Bytes, float, np.random.Generator], None]] = {
     Type.Q4_0: _fill_q4_0,
     Type.Q8_0: _fill_q8_0,
+    Type.MXFP4: _fill_mxfp4,
     Type.Q4_K: _fill_q4_k,
     Type.Q5_K: _fill_q5_k,
     Type.Q6_K: _fill_q6_k,

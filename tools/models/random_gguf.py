@@ -1,11 +1,11 @@
-"""Random-weight models for benchmarks of speed and memory: llama of any size, and hybrids.
+"""Random-weight models for benchmarks of speed and memory: llama of any size, hybrids, mixtures.
 
 Tensors are made and written one at a time. Nothing is quantized: quantized tensors are random
 but valid blocks, written as raw bytes, with one scale per tensor that gives the weights the
 spread of a trained model. Kernels see realistic data; the text means nothing.
 
-Architectures with recurrent states are those of hybrids.py, in published sizes. Their greedy text
-repeats.
+Architectures with recurrent states are those of hybrids.py, whose greedy text repeats, and those
+with experts those of mixtures.py, all in published sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from tools.models.hybrids import N_VOCAB, PUBLISHED, TINY, Layout, previous_ids
+from tools.models.hybrids import HYBRIDS, N_VOCAB, TINY, Layout, previous_ids
+from tools.models.mixtures import MIXTURES
 from tools.models.random_blocks import IN_TABLES, Type, random_rows
 from tools.models.tiny_archs import NORM_EPS, Tensor, block_of
 from tools.models.tiny_gguf import CONTROL_TOKEN_GAIN, SUBLAYER_GAIN, replacing, tensor_rng
@@ -42,6 +43,7 @@ FFN_RATIO = 8 / 3  # feed-forward width over model width that the shape search a
 MAX_EMBD = 32768
 N_PARAMS, N_BLOCKS = "0.85B", 16  # of a llama model
 SUBLAYER_OUTPUTS = r"attn_output|ffn_down|ssm_out|shortconv\.out_proj"
+PUBLISHED = HYBRIDS | MIXTURES
 
 MODEL_TYPES = {
     "F32": (Type.F32, LlamaFileType.ALL_F32),
@@ -53,6 +55,7 @@ MODEL_TYPES = {
     "Q5_K": (Type.Q5_K, LlamaFileType.MOSTLY_Q5_K_S),
     "Q6_K": (Type.Q6_K, LlamaFileType.MOSTLY_Q6_K),
     "Q4_K_M": (Type.Q4_K, LlamaFileType.MOSTLY_Q4_K_M),
+    "MXFP4": (Type.Q8_0, LlamaFileType.MOSTLY_MXFP4_MOE),
     **{t.name: (t, LlamaFileType[f"MOSTLY_{t.name}"]) for t in IN_TABLES},
 }
 
@@ -143,14 +146,16 @@ class Recipe:
     late_from: int
 
     def tensor_type(self, tensor: Tensor) -> Type:
-        """The type of a tensor; Q4_K_M mixes types by llama.cpp's rule."""
+        """The type of a tensor; Q4_K_M mixes types by llama.cpp's rule, MXFP4 is for experts."""
         if tensor.keep_f32:
             return Type.F32
+        if self.type_name == "MXFP4" and "_exps." in tensor.name:
+            return Type.MXFP4
         if self.type_name == "Q4_K_M":
             block = block_of(tensor.name)
             if tensor.name == "output.weight" and not self.shape.loops:
                 return Type.Q6_K
-            if block is not None and re.search(r"\.(attn_v|ffn_down)\.", tensor.name):
+            if block is not None and re.search(r"\.(attn_v|ffn_down|ffn_down_exps)\.", tensor.name):
                 if _more_bits(block, self.shape.n_layer):
                     return Type.Q6_K
         return MODEL_TYPES[self.type_name][0]
@@ -172,7 +177,7 @@ class Recipe:
         rng = tensor_rng(self.seed, tensor.name)
         if tensor.keep_f32:
             return self.shape.small_weights(tensor, rng)
-        n_rows, n_in = tensor.shape
+        n_rows, n_in = math.prod(tensor.shape[:-1]), tensor.shape[-1]
         ggml_type = self.tensor_type(tensor)
         fan_in = 1 if tensor.name == "token_embd.weight" else n_in
         std = self.std(tensor.name) / math.sqrt(fan_in)
@@ -180,7 +185,7 @@ class Recipe:
         if fan_in == 1 or tensor.name == "output.weight":  # greedy text does not end by itself
             few = std * CONTROL_TOKEN_GAIN
             rows[:N_CONTROL] = random_rows(N_CONTROL, n_in, ggml_type, few, rng)
-        return rows
+        return rows.reshape(*tensor.shape[:-1], -1)
 
 
 def _more_bits(block: int, n_layer: int) -> bool:
@@ -298,7 +303,7 @@ def main(
     A llama model has about the parameters that --params asks for. The other architectures have
     the sizes of small published models; --blocks repeats or cuts their pattern of blocks.
     Quantized types are random valid blocks, not quantized weights. Q4_K_M mixes Q4_K and Q6_K
-    as llama.cpp does.
+    as llama.cpp does; MXFP4 is the type of experts, beside Q8_0.
     """
     try:
         shape = _layout(arch, params, blocks, n_vocab)

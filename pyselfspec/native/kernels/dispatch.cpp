@@ -19,6 +19,8 @@
 #include "attention.h"
 #include "fill.h"
 #include "products.h"
+#include "recurrences.h"
+#include "windows.h"
 
 #include "ggml-backend-impl.h"
 #include "repack.h"
@@ -56,6 +58,14 @@ bool selfspec::compute(const selfspec_meetings & at, const ggml_compute_params *
     }
     if (takes_fill(op)) {
         fill(params, op);
+        return true;
+    }
+    if (takes_recurrence(op)) {
+        recurrence(params, op, {at.gathered, at.stored}, at.row);
+        return true;
+    }
+    if (takes_window(op)) {
+        window(params, op);
         return true;
     }
     if (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention(op)) {

@@ -8,9 +8,13 @@
 #if defined(SELFSPEC_KERNELS)
 
 #include "attention.h"
+#include "in_place.h"
 #include "likeliest.h"
 #include "per_graph.h"
 #include "products.h"
+#include "ranges.h"
+#include "recurrences.h"
+#include "windows.h"
 
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
@@ -31,6 +35,7 @@ enum Way : uint8_t {
     PRODUCT,  // ours; they meet after its activations are prepared, unless these are ready
     STAGED,   // ours; they meet inside, and use the work memory
     OTHER,    // in any way
+    LEFT_OUT, // not at all; each looks at the index of the row that would be copied
 };
 
 // One thread computes this many results in less time than several take to meet.
@@ -51,6 +56,9 @@ bool is_simple(const ggml_tensor * op) {
         case GGML_OP_SCALE:
         case GGML_OP_NORM:
         case GGML_OP_RMS_NORM:
+        case GGML_OP_L2_NORM:
+        case GGML_OP_CPY:
+        case GGML_OP_CONT:
         case GGML_OP_UNARY:
         case GGML_OP_GLU:  return is_float(op) && is_float(op->src[0]) && is_float(op->src[1]);
         case GGML_OP_ROPE: return is_float(op) && op->ne[0]*sizeof(float) + 1024 <= SCRATCH;
@@ -71,33 +79,18 @@ Way way_of(const ggml_tensor * op) {
         (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention(op))) {
         return STAGED;
     }
+    if (takes_recurrence(op) || takes_window(op)) {
+        return SHARED;
+    }
     if (!is_simple(op)) {
         return OTHER;
     }
-    if (rows_of(op) == 1 || size_of(op) <= FEW) {
+    const bool is_copy = op->op == GGML_OP_CPY || op->op == GGML_OP_CONT;  // of which threads share bytes
+    if ((rows_of(op) == 1 && !is_copy) || size_of(op) <= FEW) {
         return BY_FIRST;  // upstream's threads share rows, so a single row has one thread anyway
     }
     // upstream computes a norm and the product after it together; RoPE would need the work memory
     return op->op == GGML_OP_RMS_NORM || op->op == GGML_OP_ROPE ? OTHER : SHARED;
-}
-
-struct Range {
-    const char * begin;
-    const char * end;
-
-    explicit Range(const ggml_tensor * t) : begin((const char *) t->data), end(begin + ggml_nbytes(t)) {}
-
-    bool overlaps(Range other) const { return begin < other.end && other.begin < end; }
-};
-
-bool reads(const ggml_tensor * op, Range memory) {
-    return std::any_of(op->src, std::end(op->src), [&](const ggml_tensor * t) { return t && t->data && Range(t).overlaps(memory); });
-}
-
-// Whether the order of two nodes matters.
-bool conflict(const ggml_tensor * a, const ggml_tensor * b) {
-    const Range of_a(a), of_b(b);
-    return of_a.overlaps(of_b) || reads(a, of_b) || reads(b, of_a);
 }
 
 bool uses_work(Way way) { return way == PRODUCT || way == STAGED || way == OTHER; }
@@ -165,6 +158,7 @@ struct Decision {
     bool    meets;
     uint8_t way, inputs;
     int     n_sharing;
+    InPlace in_place;
 };
 
 // For the nodes of a graph in the order in which they are computed. To decide anew in every pass took 0.1 ms of 4.2 (SmolLM2).
@@ -173,6 +167,39 @@ struct Decisions {
     bool                  is_complete = false;
 };
 
+void set(selfspec_meetings & of, const Decision & decision) {
+    of.way       = decision.way;
+    of.inputs    = decision.inputs;
+    of.n_sharing = decision.n_sharing;
+    of.gathered  = decision.in_place.gathered;
+    of.stored    = decision.in_place.stored;
+}
+
+// A state is read after the node that would have copied it, when the memory of its index may have other contents.
+void see_row(selfspec_meetings & of, const ggml_tensor * op) {
+    if (of.way == LEFT_OUT && op->op == GGML_OP_GET_ROWS) {
+        of.row = *(const int32_t *) op->src[1]->data;
+    }
+}
+
+// Decides on a node after those before it.
+bool decide(selfspec_meetings & of, const ggml_compute_params * params, const ggml_tensor * op) {
+    if (params->nth == 1) {
+        return true;
+    }
+    const bool is_ready = of.way == PRODUCT && has_inputs(of, op);
+    const bool meets    = must_meet(of, op, (Way) of.way, is_ready);
+    if (meets) {
+        of.n = 0;
+    }
+    const bool with_first = of.way == PRODUCT && any_unsettled(of, [&](const ggml_tensor * other, Way) {
+        return Range(op->src[1]).overlaps(Range(other));
+    });
+    of.inputs = (int) (is_ready ? Inputs::ready : with_first ? Inputs::only_with_first : Inputs::unready);
+    note(of, op, (Way) of.way);
+    return meets;
+}
+
 }  // namespace
 
 }  // namespace selfspec
@@ -180,7 +207,8 @@ struct Decisions {
 selfspec_meetings selfspec_begin(const ggml_cgraph * graph, const ggml_compute_params * params) {
     using namespace selfspec;
     selfspec_meetings of = {};
-    if (graph->uid == 0 || graph->n_nodes == 0 || params->nth == 1 || params->use_ref || is_off()) {
+    of.graph = graph;
+    if (graph->uid == 0 || graph->n_nodes == 0 || params->use_ref || is_off()) {
         return of;
     }
     thread_local PerGraph<Decisions> kept;
@@ -193,7 +221,6 @@ selfspec_meetings selfspec_begin(const ggml_cgraph * graph, const ggml_compute_p
             return of;
         }
     }
-    of.last      = graph->nodes[graph->n_nodes - 1];
     of.decisions = &decisions;
     return of;
 }
@@ -203,37 +230,36 @@ bool selfspec_meets(selfspec_meetings * of, const ggml_compute_params * params, 
     Decisions * const decisions = (Decisions *) of->decisions;
     if (decisions && decisions->is_complete) {
         const Decision & decision = decisions->of_nodes[of->n_decided++];
-        of->way       = decision.way;
-        of->inputs    = decision.inputs;
-        of->n_sharing = decision.n_sharing;
+        set(*of, decision);
+        see_row(*of, op);
         return decision.meets;
     }
-    if (params->nth == 1 || params->use_ref || is_off()) {
-        of->way    = OTHER;
-        of->inputs = (int) Inputs::unready;
+    of->way    = OTHER;
+    of->inputs = (int) Inputs::unready;
+    if (params->use_ref || is_off()) {
         return true;
     }
-    const Way  way      = way_of(op);
-    const bool is_ready = way == PRODUCT && has_inputs(*of, op);
-    const bool meets    = must_meet(*of, op, way, is_ready);
-    if (meets) {
-        of->n = 0;
+    while (of->graph->nodes[of->place] != op) {
+        of->place++;
     }
-    const bool with_first = way == PRODUCT && any_unsettled(*of, [&](const ggml_tensor * other, Way) {
-        return Range(op->src[1]).overlaps(Range(other));
-    });
-    of->way    = way;
-    of->inputs = (int) (is_ready ? Inputs::ready : with_first ? Inputs::only_with_first : Inputs::unready);
-    note(*of, op, way);
+    const InPlace found = in_place(of->graph, of->place);
+    const bool is_left  = is_left_out(of->graph, of->place);
+    of->way = is_left ? SHARED : params->nth == 1 || found.stored ? OTHER : way_of(op);
+    const bool meets = !(is_left && op->op == GGML_OP_CPY) && decide(*of, params, op);
+    set(*of, {meets, is_left ? (uint8_t) LEFT_OUT : of->way, of->inputs, of->n_sharing, found});
+    see_row(*of, op);
     if (decisions) {
-        decisions->of_nodes.push_back({meets, of->way, of->inputs, of->n_sharing});
-        decisions->is_complete = op == of->last;  // never if that one is computed with another: then each pass decides
+        decisions->of_nodes.push_back({meets, of->way, of->inputs, of->n_sharing, found});
+        decisions->is_complete = of->place == of->graph->n_nodes - 1;  // never if that one is computed with another: then each pass decides
     }
     return meets;
 }
 
 bool selfspec_compute(const selfspec_meetings * of, ggml_compute_params * params, ggml_tensor * op, selfspec_forward forward) {
     using namespace selfspec;
+    if (of->way == LEFT_OUT) {
+        return true;
+    }
     if (of->way != BY_FIRST) {
         return compute(*of, params, op);
     }

@@ -32,7 +32,11 @@ struct selfspec_meetings {
     int                        n_sharing;  // products that have used them
     uint8_t                    way;        // of the present node
     uint8_t                    inputs;
-    const struct ggml_tensor * last;       // node of the graph
+    const struct ggml_tensor * gathered;   // nodes that the present one, a recurrence, replaces; or NULL
+    const struct ggml_tensor * stored;
+    int32_t                    row;        // that the last node which is replaced would have copied
+    const struct ggml_cgraph * graph;
+    int                        place;      // of the present node in the graph
     void *                     decisions;  // of this thread for the graph, or NULL
     int                        n_decided;
 };

@@ -105,6 +105,16 @@ inline uint32_t differ16(const void * p, int16_t x) {
 inline float sum(vf a)                   { return vaddvq_f32(a); }  // (0 + 1) + (2 + 3)
 inline vf sums(const vf (&v)[4])         { return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])); }
 
+// Writes four columns of four rows, which are `stride` values apart, as rows that are `to_stride` apart.
+inline void transpose(const float * rows, int64_t stride, float * to, int64_t to_stride) {
+    const float32x4x2_t a = vtrnq_f32(load_f(rows), load_f(rows + stride));
+    const float32x4x2_t b = vtrnq_f32(load_f(rows + 2*stride), load_f(rows + 3*stride));
+    for (int i = 0; i < 2; i++) {
+        store_f(to + i*to_stride, vcombine_f32(vget_low_f32(a.val[i]), vget_low_f32(b.val[i])));
+        store_f(to + (i + 2)*to_stride, vcombine_f32(vget_high_f32(a.val[i]), vget_high_f32(b.val[i])));
+    }
+}
+
 // --- 16 bytes ---
 
 using v16 = vi;

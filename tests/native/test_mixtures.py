@@ -1,0 +1,44 @@
+"""Random mixtures of experts: a token's logits are the same alone and among others."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyselfspec import Model
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tools.models import random_gguf
+from tools.models.mixtures import MIXTURES, Mixture
+from tools.models.sublayers import Attention
+from tools.models.tiny_vocab import N_CONTROL, N_VOCAB_MIN
+
+SMALL = Attention(n_head=4, n_head_kv=2, head_dim=64)
+
+
+@pytest.mark.parametrize(("arch", "type_name"), [("qwen3moe", "Q4_K_M"), ("gpt-oss", "MXFP4")])
+def test_threads_and_widths_change_no_bit(tmp_path: Path, arch: str, type_name: str) -> None:
+    published = MIXTURES[arch]
+    assert isinstance(published, Mixture)
+    layout = replace(
+        published, n_layer=2, n_embd=256, n_vocab=N_VOCAB_MIN, n_expert=8, n_ff=256, attention=SMALL
+    )
+    path = tmp_path / "m.gguf"
+    random_gguf.write(path, random_gguf.Recipe(layout, type_name, 0, 1.0, 1), 64, lambda _: None)
+    tokens, found = list(range(N_CONTROL, N_CONTROL + 48)), []
+    with Model(path) as model:
+        for n_threads in (1, 3):
+            with model.context(n_ctx=64, n_threads=n_threads) as context:
+                for width in (1, 5, 24):
+                    context.sequence().drop()
+                    pieces = [tokens[i : i + width] for i in range(0, 48, width)]
+                    found.append([context.decode(p, outputs="all").logits for p in pieces])
+    first, *others = map(np.concatenate, found)
+    assert np.isfinite(first).all()
+    for other in others:
+        np.testing.assert_array_equal(other, first)
