@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import ExpertGatingFuncType, GGUFWriter
 
 from tools.models.hybrids import Floats, Layout
-from tools.models.sublayers import Attention, small
+from tools.models.sublayers import Attention, gated_ffn, small
 from tools.models.tiny_archs import NORM_EPS, Tensor
 
 BIAS_GAIN = 0.01
@@ -30,15 +30,24 @@ class Mixture(Layout):
     n_used: int  # experts of a token
     n_ff: int  # of an expert
 
+    @property
+    def n_rope(self) -> int:
+        """Values of a head that RoPE turns."""
+        return self.attention.head_dim
+
     @abstractmethod
     def small_tensors(self) -> list[Tensor]:
         """Norms and biases of a block."""
+
+    def attention_tensors(self) -> list[Tensor]:
+        """Matrices of a block's attention."""
+        return self.attention.tensors(self.n_embd, norms=False)
 
     def block(self, index: int) -> list[Tensor]:
         inner = (self.n_expert, self.n_ff, self.n_embd)
         outer = (self.n_expert, self.n_embd, self.n_ff)
         return [
-            *self.attention.tensors(self.n_embd, norms=False),
+            *self.attention_tensors(),
             *self.small_tensors(),
             small("ffn_gate_inp.weight", self.n_expert, self.n_embd),
             Tensor("ffn_gate_exps.weight", inner),
@@ -50,7 +59,7 @@ class Mixture(Layout):
         super().add_header(writer)
         self.attention.add_header(writer)
         writer.add_head_count_kv(self.attention.n_head_kv)
-        writer.add_rope_dimension_count(self.attention.head_dim)
+        writer.add_rope_dimension_count(self.n_rope)
         writer.add_layer_norm_rms_eps(NORM_EPS)
         writer.add_feed_forward_length(self.n_ff)
         writer.add_expert_feed_forward_length(self.n_ff)
@@ -109,7 +118,58 @@ class GptOss(Mixture):
         writer.add_sliding_window(self.window)
 
 
-# Qwen3-30B-A3B and gpt-oss-20b.
+@dataclass(frozen=True, kw_only=True)
+class Deepseek2(Mixture):
+    """Latent attention, whose heads share one K and V for all of them, and a shared expert.
+
+    attention: of the latent K, which is n_latent values of V and n_rope others.
+    """
+
+    arch: ClassVar[str] = "deepseek2"
+    n_rope: int = 64
+
+    n_latent: int
+    n_query: int  # latent values of a query
+    n_key: int  # values of a head's key without RoPE
+    n_value: int
+
+    def attention_tensors(self) -> list[Tensor]:
+        n_head = self.attention.n_head
+        return [
+            Tensor("attn_q_a.weight", (self.n_query, self.n_embd)),
+            Tensor("attn_q_b.weight", (n_head * (self.n_key + self.n_rope), self.n_query)),
+            Tensor("attn_kv_a_mqa.weight", (self.n_latent + self.n_rope, self.n_embd)),
+            Tensor("attn_k_b.weight", (n_head, self.n_latent, self.n_key)),
+            Tensor("attn_v_b.weight", (n_head, self.n_value, self.n_latent)),
+            Tensor("attn_output.weight", (self.n_embd, n_head * self.n_value)),
+        ]
+
+    def small_tensors(self) -> list[Tensor]:
+        return [
+            small("attn_norm.weight", self.n_embd),
+            small("attn_q_a_norm.weight", self.n_query),
+            small("attn_kv_a_norm.weight", self.n_latent),
+            small("ffn_norm.weight", self.n_embd),
+        ]
+
+    def block(self, index: int) -> list[Tensor]:
+        shared = gated_ffn(self.n_embd, self.n_ff)
+        names = (tensor.name.replace(".weight", "_shexp.weight") for tensor in shared)
+        renamed = (Tensor(name, tensor.shape) for name, tensor in zip(names, shared, strict=True))
+        return [*super().block(index), *renamed]
+
+    def add_header(self, writer: GGUFWriter) -> None:
+        super().add_header(writer)
+        writer.add_key_length_mla(self.n_key + self.n_rope)
+        writer.add_value_length_mla(self.n_value)
+        writer.add_q_lora_rank(self.n_query)
+        writer.add_kv_lora_rank(self.n_latent)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(True)
+
+
+# Qwen3-30B-A3B, gpt-oss-20b and GLM-4.7-Flash.
 MIXTURES: dict[str, Layout] = {
     layout.arch: layout
     for layout in (
@@ -120,6 +180,11 @@ MIXTURES: dict[str, Layout] = {
         GptOss(
             n_layer=24, n_embd=2880, n_expert=32, n_used=4, n_ff=2880,
             attention=Attention(n_head=64, n_head_kv=8, head_dim=64),
+        ),
+        Deepseek2(
+            n_layer=47, n_embd=2048, n_expert=64, n_used=4, n_ff=1536,
+            n_latent=512, n_query=768, n_key=192, n_value=256,
+            attention=Attention(n_head=20, n_head_kv=1, head_dim=576, value_dim=512),
         ),
     )
 }  # fmt: skip

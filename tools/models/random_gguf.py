@@ -55,7 +55,7 @@ MODEL_TYPES = {
     "Q5_K": (Type.Q5_K, LlamaFileType.MOSTLY_Q5_K_S),
     "Q6_K": (Type.Q6_K, LlamaFileType.MOSTLY_Q6_K),
     "Q4_K_M": (Type.Q4_K, LlamaFileType.MOSTLY_Q4_K_M),
-    "MXFP4": (Type.Q8_0, LlamaFileType.MOSTLY_MXFP4_MOE),
+    "MXFP4_MOE": (Type.Q8_0, LlamaFileType.MOSTLY_MXFP4_MOE),
     **{t.name: (t, LlamaFileType[f"MOSTLY_{t.name}"]) for t in IN_TABLES},
 }
 
@@ -146,11 +146,14 @@ class Recipe:
     late_from: int
 
     def tensor_type(self, tensor: Tensor) -> Type:
-        """The type of a tensor; Q4_K_M mixes types by llama.cpp's rule, MXFP4 is for experts."""
+        """The type of a tensor. Q4_K_M mixes types by llama.cpp's rule, with Q8_0 for rows that are
+        no whole blocks; MXFP4_MOE has MXFP4 experts."""
         if tensor.keep_f32:
             return Type.F32
-        if self.type_name == "MXFP4" and "_exps." in tensor.name:
+        if self.type_name == "MXFP4_MOE" and "_exps." in tensor.name:
             return Type.MXFP4
+        if MODEL_TYPES[self.type_name][0].name.endswith("_K") and tensor.shape[-1] % ROW_UNIT:
+            return Type.Q8_0
         if self.type_name == "Q4_K_M":
             block = block_of(tensor.name)
             if tensor.name == "output.weight" and not self.shape.loops:
@@ -303,7 +306,7 @@ def main(
     A llama model has about the parameters that --params asks for. The other architectures have
     the sizes of small published models; --blocks repeats or cuts their pattern of blocks.
     Quantized types are random valid blocks, not quantized weights. Q4_K_M mixes Q4_K and Q6_K
-    as llama.cpp does; MXFP4 is the type of experts, beside Q8_0.
+    as llama.cpp does; MXFP4_MOE has MXFP4 in experts and Q8_0 elsewhere.
     """
     try:
         shape = _layout(arch, params, blocks, n_vocab)

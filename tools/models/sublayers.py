@@ -30,6 +30,7 @@ class Attention:
     n_head: int
     n_head_kv: int
     head_dim: int
+    value_dim: int = 0  # 0: as head_dim
 
     def tensors(self, n_embd: int, *, gated: bool = False, norms: bool = True) -> list[Tensor]:
         """Gated: each query head has a gate of its size. Norms: of queries and keys."""
@@ -45,7 +46,7 @@ class Attention:
     def add_header(self, writer: GGUFWriter) -> None:
         writer.add_head_count(self.n_head)
         writer.add_key_length(self.head_dim)
-        writer.add_value_length(self.head_dim)
+        writer.add_value_length(self.value_dim or self.head_dim)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,9 @@ bool is_computed(const ggml_tensor * node) {
     return !ggml_op_is_empty(node->op) && !ggml_is_empty(node) && (node->flags & GGML_TENSOR_FLAG_COMPUTE);
 }
 
+// Whether something reads a node after the graph.
+bool is_output(const ggml_tensor * node) { return node->flags & GGML_TENSOR_FLAG_OUTPUT; }
+
 // Whether f holds for one of the nodes [begin, end) that are computed.
 template <typename F> bool any_node(const ggml_cgraph * graph, int begin, int end, F f) {
     return std::any_of(graph->nodes + begin, graph->nodes + end, [&](const ggml_tensor * node) { return is_computed(node) && f(node); });
@@ -59,7 +62,8 @@ bool reads_of(const ggml_tensor * node, const ggml_tensor * other, Range bytes) 
 // Returns the node that copied the state before recurrence i, if what it copied is still there and nothing else reads it; else NULL.
 const ggml_tensor * gathered_for(const ggml_cgraph * graph, int i) {
     const ggml_tensor * op = graph->nodes[i], * state = state_before(op), * rows = root_of(state);
-    if (rows->op != GGML_OP_GET_ROWS || ggml_nelements(rows->src[1]) != 1 || rows->src[0]->type != GGML_TYPE_F32 || state->data != rows->data) {
+    if (rows->op != GGML_OP_GET_ROWS || is_output(rows) || ggml_nelements(rows->src[1]) != 1 || rows->src[0]->type != GGML_TYPE_F32 ||
+        state->data != rows->data) {
         return nullptr;
     }
     const int  copied  = find_node(graph, 0, [&](const ggml_tensor * node) { return node == rows; });
@@ -74,7 +78,7 @@ const ggml_tensor * gathered_for(const ggml_cgraph * graph, int i) {
 
 InPlace in_place(const ggml_cgraph * graph, int i) {
     const ggml_tensor * op = graph->nodes[i];
-    if (!takes_recurrence(op) || !has_one_state(op)) {
+    if (!takes_recurrence(op) || !has_one_state(op) || is_output(op)) {
         return {};
     }
     const int n = graph->n_nodes, last = find_node(graph, i + 1, [&](const ggml_tensor * node) { return stores(node, op); });

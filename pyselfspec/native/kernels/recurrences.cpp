@@ -127,7 +127,7 @@ template <typename F> void share_tiles(const ggml_compute_params * params, const
     }
 }
 
-// Takes tiles of a sequence through all tokens. step(tile, token, from, to): does one.
+// Takes a tile of a sequence through tokens [first, last). step(token, from, to): does one.
 template <typename F> void through_tokens(const States & states, int64_t seq, int64_t tile, int64_t first, int64_t last, F step) {
     const int64_t place = tile*VL*states.n;
     float * const to    = states.kept(seq, 0) + place;
