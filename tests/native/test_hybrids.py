@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fixture_types import RunPython
+from narrow_passes import decoded
 from numpy.typing import NDArray
 from tiny_hybrids import write_hybrid
 
-from pyselfspec import GREEDY, Completion, Context, Model
+from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.errors import ModelFileError
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -93,20 +94,13 @@ def test_a_hybrid_model_without_attention_is_refused(
         Model(path)
 
 
-def all_logits(context: Context, tokens: list[int], width: int) -> NDArray[np.float32]:
-    """Logits of all tokens, read in pieces of a width."""
-    context.sequence().drop()
-    pieces = (tokens[i : i + width] for i in range(0, len(tokens), width))
-    return np.concatenate([context.decode(piece, outputs="all").logits for piece in pieces])
-
-
 @ARCHS
 def test_threads_and_widths_change_no_bit(tmp_path: Path, arch: str) -> None:
     tokens, found = random_tokens(3, 48), []
     with Model(write_hybrid(tmp_path / "m.gguf", arch, varied=True)) as model:
         for n_threads in (1, 2, 3):
             with model.context(n_ctx=64, n_threads=n_threads) as context:
-                found += [all_logits(context, tokens, width) for width in (1, 5, 24)]
+                found += [decoded(context, tokens, width) for width in (1, 5, 24)]
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
 

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from fixture_types import NewContext, RunPython, TinyModel, TinyPath
 from gguf import GGMLQuantizationType
+from narrow_passes import decoded
 from numpy.typing import NDArray
 from parameters import crossed, nightly_unless
 
@@ -63,16 +64,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
 def ids(n: int, seed: int) -> list[int]:
     low, high = tiny_vocab.N_CONTROL, tiny_vocab.N_VOCAB_MIN
     return [int(t) for t in np.random.default_rng(seed).integers(low, high, n)]
-
-
-def decoded(context: Context, tokens: list[int], width: int) -> Logits:
-    """Logits of the tokens, fed `width` at a time; the context is as before afterwards."""
-    seq = context.sequence()
-    n_past = seq.n_past
-    parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
-    logits = np.concatenate([context.decode(part).logits for part in parts])
-    seq.rollback(n_past)
-    return logits
 
 
 def assert_same_at_all_widths(context: Context, tokens: list[int]) -> Logits:

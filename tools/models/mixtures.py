@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,14 +26,10 @@ class Mixture(Layout):
     """Attention and experts in each block."""
 
     attention: Attention
+    n_rope: int  # values of a head that RoPE turns
     n_expert: int
     n_used: int  # experts of a token
     n_ff: int  # of an expert
-
-    @property
-    def n_rope(self) -> int:
-        """Values of a head that RoPE turns."""
-        return self.attention.head_dim
 
     @abstractmethod
     def small_tensors(self) -> list[Tensor]:
@@ -126,7 +122,6 @@ class Deepseek2(Mixture):
     """
 
     arch: ClassVar[str] = "deepseek2"
-    n_rope: int = 64
 
     n_latent: int
     n_query: int  # latent values of a query
@@ -154,9 +149,10 @@ class Deepseek2(Mixture):
 
     def block(self, index: int) -> list[Tensor]:
         shared = gated_ffn(self.n_embd, self.n_ff)
-        names = (tensor.name.replace(".weight", "_shexp.weight") for tensor in shared)
-        renamed = (Tensor(name, tensor.shape) for name, tensor in zip(names, shared, strict=True))
-        return [*super().block(index), *renamed]
+        return [
+            *super().block(index),
+            *(replace(t, name=t.name.replace(".weight", "_shexp.weight")) for t in shared),
+        ]
 
     def add_header(self, writer: GGUFWriter) -> None:
         super().add_header(writer)
@@ -174,15 +170,15 @@ MIXTURES: dict[str, Layout] = {
     layout.arch: layout
     for layout in (
         Qwen3Moe(
-            n_layer=48, n_embd=2048, n_expert=128, n_used=8, n_ff=768,
+            n_layer=48, n_embd=2048, n_rope=128, n_expert=128, n_used=8, n_ff=768,
             attention=Attention(n_head=32, n_head_kv=4, head_dim=128),
         ),
         GptOss(
-            n_layer=24, n_embd=2880, n_expert=32, n_used=4, n_ff=2880,
+            n_layer=24, n_embd=2880, n_rope=64, n_expert=32, n_used=4, n_ff=2880,
             attention=Attention(n_head=64, n_head_kv=8, head_dim=64),
         ),
         Deepseek2(
-            n_layer=47, n_embd=2048, n_expert=64, n_used=4, n_ff=1536,
+            n_layer=47, n_embd=2048, n_rope=64, n_expert=64, n_used=4, n_ff=1536,
             n_latent=512, n_query=768, n_key=192, n_value=256,
             attention=Attention(n_head=20, n_head_kv=1, head_dim=576, value_dim=512),
         ),

@@ -96,18 +96,15 @@ InPlace in_place(const ggml_cgraph * graph, int i) {
 
 bool is_left_out(const ggml_cgraph * graph, int i) {
     const ggml_tensor * node = graph->nodes[i];
-    const auto does = [&](const ggml_tensor * op) {
-        return takes_recurrence(op) && root_of(node->op == GGML_OP_CPY ? node->src[0] : state_before(op)) == (node->op == GGML_OP_CPY ? op : node);
-    };
     if (node->op != GGML_OP_GET_ROWS && node->op != GGML_OP_CPY) {
         return false;
     }
-    const int op = find_node(graph, 0, does);
-    if (op == graph->n_nodes) {
-        return false;
-    }
-    const InPlace found = in_place(graph, op);
-    return found.stored && (node == found.gathered || node == found.stored);
+    const auto copies_for = [&](const ggml_tensor * op) {
+        return takes_recurrence(op) && (node->op == GGML_OP_CPY ? root_of(node->src[0]) == op : root_of(state_before(op)) == node);
+    };
+    const int at = find_node(graph, 0, copies_for);
+    const InPlace found = at < graph->n_nodes ? in_place(graph, at) : InPlace{};
+    return node == found.gathered || node == found.stored;
 }
 
 }  // namespace selfspec

@@ -156,7 +156,8 @@ void note(selfspec_meetings & of, const ggml_tensor * op, Way way) {
 
 struct Decision {
     bool    meets;
-    uint8_t way, inputs;
+    Way     way;
+    uint8_t inputs;
     int     n_sharing;
     InPlace in_place;
 };
@@ -167,37 +168,35 @@ struct Decisions {
     bool                  is_complete = false;
 };
 
-void set(selfspec_meetings & of, const Decision & decision) {
-    of.way       = decision.way;
-    of.inputs    = decision.inputs;
-    of.n_sharing = decision.n_sharing;
-    of.gathered  = decision.in_place.gathered;
-    of.stored    = decision.in_place.stored;
-}
-
-// A state is read after the node that would have copied it, when the memory of its index may have other contents.
-void see_row(selfspec_meetings & of, const ggml_tensor * op) {
-    if (of.way == LEFT_OUT && op->op == GGML_OP_GET_ROWS) {
-        of.row = *(const int32_t *) op->src[1]->data;
-    }
-}
-
 // Decides on a node after those before it.
-bool decide(selfspec_meetings & of, const ggml_compute_params * params, const ggml_tensor * op) {
-    if (params->nth == 1) {
-        return true;
+Decision decide(selfspec_meetings & of, const ggml_compute_params * params, const ggml_tensor * op) {
+    constexpr uint8_t UNREADY = (uint8_t) Inputs::unready;
+    if (params->use_ref || is_off()) {
+        return {true, OTHER, UNREADY, 0, {}};
     }
-    const bool is_ready = of.way == PRODUCT && has_inputs(of, op);
-    const bool meets    = must_meet(of, op, (Way) of.way, is_ready);
+    while (of.graph->nodes[of.place] != op) {
+        of.place++;
+    }
+    const InPlace found = in_place(of.graph, of.place);
+    const bool is_left  = is_left_out(of.graph, of.place);
+    if (is_left && op->op == GGML_OP_CPY) {
+        return {false, LEFT_OUT, UNREADY, 0, {}};
+    }
+    if (params->nth == 1) {
+        return {true, is_left ? LEFT_OUT : OTHER, UNREADY, 0, found};
+    }
+    const Way  way      = is_left ? SHARED : found.stored ? OTHER : way_of(op);
+    const bool is_ready = way == PRODUCT && has_inputs(of, op);
+    const bool meets    = must_meet(of, op, way, is_ready);
     if (meets) {
         of.n = 0;
     }
-    const bool with_first = of.way == PRODUCT && any_unsettled(of, [&](const ggml_tensor * other, Way) {
+    const bool with_first = way == PRODUCT && any_unsettled(of, [&](const ggml_tensor * other, Way) {
         return Range(op->src[1]).overlaps(Range(other));
     });
-    of.inputs = (int) (is_ready ? Inputs::ready : with_first ? Inputs::only_with_first : Inputs::unready);
-    note(of, op, (Way) of.way);
-    return meets;
+    of.inputs = (uint8_t) (is_ready ? Inputs::ready : with_first ? Inputs::only_with_first : Inputs::unready);
+    note(of, op, way);
+    return {meets, is_left ? LEFT_OUT : way, of.inputs, of.n_sharing, found};
 }
 
 }  // namespace
@@ -228,31 +227,21 @@ selfspec_meetings selfspec_begin(const ggml_cgraph * graph, const ggml_compute_p
 bool selfspec_meets(selfspec_meetings * of, const ggml_compute_params * params, const ggml_tensor * op) {
     using namespace selfspec;
     Decisions * const decisions = (Decisions *) of->decisions;
-    if (decisions && decisions->is_complete) {
-        const Decision & decision = decisions->of_nodes[of->n_decided++];
-        set(*of, decision);
-        see_row(*of, op);
-        return decision.meets;
+    const bool     is_known = decisions && decisions->is_complete;
+    const Decision decision = is_known ? decisions->of_nodes[of->n_decided++] : decide(*of, params, op);
+    of->way       = decision.way;
+    of->inputs    = decision.inputs;
+    of->n_sharing = decision.n_sharing;
+    of->gathered  = decision.in_place.gathered;
+    of->stored    = decision.in_place.stored;
+    if (of->way == LEFT_OUT && op->op == GGML_OP_GET_ROWS) {
+        of->row = *(const int32_t *) op->src[1]->data;  // later its memory may have other contents
     }
-    of->way    = OTHER;
-    of->inputs = (int) Inputs::unready;
-    if (params->use_ref || is_off()) {
-        return true;
-    }
-    while (of->graph->nodes[of->place] != op) {
-        of->place++;
-    }
-    const InPlace found = in_place(of->graph, of->place);
-    const bool is_left  = is_left_out(of->graph, of->place);
-    of->way = is_left ? SHARED : params->nth == 1 || found.stored ? OTHER : way_of(op);
-    const bool meets = !(is_left && op->op == GGML_OP_CPY) && decide(*of, params, op);
-    set(*of, {meets, is_left ? (uint8_t) LEFT_OUT : of->way, of->inputs, of->n_sharing, found});
-    see_row(*of, op);
-    if (decisions) {
-        decisions->of_nodes.push_back({meets, of->way, of->inputs, of->n_sharing, found});
+    if (decisions && !is_known) {
+        decisions->of_nodes.push_back(decision);
         decisions->is_complete = of->place == of->graph->n_nodes - 1;  // never if that one is computed with another: then each pass decides
     }
-    return meets;
+    return decision.meets;
 }
 
 bool selfspec_compute(const selfspec_meetings * of, ggml_compute_params * params, ggml_tensor * op, selfspec_forward forward) {

@@ -21,6 +21,10 @@ constexpr int MAX_WIDTH = SELFSPEC_EXACT_WIDTH;
 // The most tokens that a kernel takes at once; a wider product is computed as several.
 constexpr int MAX_TOKENS = 256;
 
+inline const float * float_row(const ggml_tensor * t, int64_t i1, int64_t i2 = 0, int64_t i3 = 0) {
+    return (const float *) ((const char *) t->data + i1*t->nb[1] + i2*t->nb[2] + i3*t->nb[3]);
+}
+
 // The form in which a kernel reads a token's activations.
 enum class Layout {
     f32,         // not rounded

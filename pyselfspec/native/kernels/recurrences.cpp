@@ -26,11 +26,10 @@ constexpr int64_t MOST_VALUES = 256;  // of a row
 constexpr int     AT_ONCE     = 4;    // rows whose sums are in registers, VL of them being a tile
 constexpr int     TOKENS      = 8;    // for which a tile stays in the nearest cache
 
-const char * at(const ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
-    return (const char *) t->data + i1*t->nb[1] + i2*t->nb[2] + i3*t->nb[3];
-}
-
 float softplus(float x) { return x > 20 ? x : std::log(1 + std::exp(x)); }
+
+// What a state takes in: a value for each row, head, token and sequence.
+const ggml_tensor * values_of(const ggml_tensor * op) { return op->src[op->op == GGML_OP_SSM_SCAN ? 1 : 2]; }
 
 // The states before and after an op: matrices of rows of n values, one for each head and sequence.
 struct States {
@@ -41,8 +40,8 @@ struct States {
     float *         out;     // results by sequence, token, head and row
     float *         after;   // n_kept states of all sequences, the last one first
 
-    States(const ggml_tensor * op, const ggml_tensor * values, const InPlace & in_place, int32_t row) {
-        const ggml_tensor * state = state_before(op);
+    States(const ggml_tensor * op, const InPlace & in_place, int32_t row) {
+        const ggml_tensor * state = state_before(op), * values = values_of(op);
         n            = state->ne[0];
         n_rows       = values->ne[0];
         n_heads      = values->ne[1];
@@ -171,12 +170,12 @@ void delta_net(const ggml_compute_params * params, const States & states, const 
     const int64_t n = states.n, n_seqs = states.n_seqs;
     const float scale = 1/std::sqrt((float) n);
     heads<true>(params, states, [&](Step & step, int64_t seq, int64_t head, int64_t token) {
-        step.query    = (const float *) at(q, head%q->ne[1], token, seq/(n_seqs/q->ne[3]));
-        step.key      = (const float *) at(k, head%k->ne[1], token, seq/(n_seqs/k->ne[3]));
-        step.values   = (const float *) at(v, head, token, seq);
-        step.strength = *(const float *) at(beta, head, token, seq);
+        step.query    = float_row(q, head%q->ne[1], token, seq/(n_seqs/q->ne[3]));
+        step.key      = float_row(k, head%k->ne[1], token, seq/(n_seqs/k->ne[3]));
+        step.values   = float_row(v, head, token, seq);
+        step.strength = *float_row(beta, head, token, seq);
         step.scale    = scale;
-        const float * const decays = (const float *) at(g, head, token, seq);
+        const float * const decays = float_row(g, head, token, seq);
         const vf decay = ggml_v_expf(repeat_f(decays[0]));
         for (int64_t i = 0; i < n; i += VL) {
             const vf x = g->ne[0] == 1 ? decay : ggml_v_expf(load_f(decays + i));
@@ -191,13 +190,13 @@ void scan_heads(const ggml_compute_params * params, const States & states, const
     const ggml_tensor * x = op->src[1], * dt = op->src[2], * a = op->src[3], * b = op->src[4], * c = op->src[5];
     const int64_t of_group = states.n_heads/b->ne[1];
     heads<false>(params, states, [&](Step & step, int64_t seq, int64_t head, int64_t token) {
-        const float time = softplus(((const float *) at(dt, token, seq, 0))[head]);
-        step.key      = (const float *) at(b, head/of_group, token, seq);
-        step.query    = (const float *) at(c, head/of_group, token, seq);
-        step.values   = (const float *) at(x, head, token, seq);
+        const float time = softplus(float_row(dt, token, seq)[head]);
+        step.key      = float_row(b, head/of_group, token, seq);
+        step.query    = float_row(c, head/of_group, token, seq);
+        step.values   = float_row(x, head, token, seq);
         step.strength = time;
         step.scale    = 1;
-        std::fill_n(step.decays, states.n, std::exp(time**(const float *) at(a, head, 0, 0)));
+        std::fill_n(step.decays, states.n, std::exp(time*float_row(a, head)[0]));
     });
 }
 
@@ -209,14 +208,14 @@ void scan_channels(const ggml_compute_params * params, const States & states, co
         for (int64_t tile = first_tile; tile < last_tile; tile++) {
             const int64_t channel = tile*VL;
             through_tokens(states, seq, tile, 0, states.n_tokens, [&](int64_t token, const float * from, float * to) {
-                const float * const values = (const float *) at(x, channel, token, seq);
-                const float * const times  = (const float *) at(dt, token, seq, 0) + channel;
-                const float * const key    = (const float *) at(b, 0, token, seq);
-                const float * const query  = (const float *) at(c, 0, token, seq);
+                const float * const values = float_row(x, channel, token, seq);
+                const float * const times  = float_row(dt, token, seq) + channel;
+                const float * const key    = float_row(b, 0, token, seq);
+                const float * const query  = float_row(c, 0, token, seq);
                 vf totals[VL];
                 for (int r = 0; r < VL; r++) {
                     const float         time = softplus(times[r]);
-                    const float * const rate = (const float *) at(a, channel + r, 0, 0);
+                    const float * const rate = float_row(a, channel + r);
                     totals[r] = zero();
                     for (int64_t i = 0; i < n; i += VL) {
                         const vf decay = ggml_v_expf(mul(repeat_f(time), load_f(rate + i)));
@@ -267,16 +266,17 @@ size_t state_bytes(const ggml_tensor * op) {
 }
 
 bool has_one_state(const ggml_tensor * op) {
-    return op->src[op->op == GGML_OP_SSM_SCAN ? 1 : 2]->ne[3] == 1 && ggml_get_op_params_i32(op, 0) == 1;
+    return values_of(op)->ne[3] == 1 && ggml_get_op_params_i32(op, 0) == 1;
 }
 
 void recurrence(const ggml_compute_params * params, ggml_tensor * op, const InPlace & in_place, int32_t row) {
+    const States states(op, in_place, row);
     if (op->op == GGML_OP_GATED_DELTA_NET) {
-        delta_net(params, States(op, op->src[2], in_place, row), op);
+        delta_net(params, states, op);
     } else if (op->src[3]->ne[0] == 1) {
-        scan_heads(params, States(op, op->src[1], in_place, row), op);
+        scan_heads(params, states, op);
     } else {
-        scan_channels(params, States(op, op->src[1], in_place, row), op);
+        scan_channels(params, states, op);
     }
 }
 

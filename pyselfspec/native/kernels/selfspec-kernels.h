@@ -1,4 +1,5 @@
-// The functions that patch 0006 calls: matrix products and attention, computed here instead of upstream, and where threads meet.
+// The functions that patch 0006 calls: matrix products, attention and recurrences, computed here instead of upstream, and where threads
+// meet.
 #pragma once
 
 #include <stdbool.h>

@@ -28,19 +28,15 @@ template <typename F> void share_channels(const ggml_compute_params * params, in
     }
 }
 
-const float * row(const ggml_tensor * t, int64_t i1, int64_t i2) {
-    return (const float *) ((const char *) t->data + i1*t->nb[1] + i2*t->nb[2]);
-}
-
 // The values of a pass come token by token: `added` is transposed.
 void join(const ggml_compute_params * params, ggml_tensor * op) {
     const ggml_tensor * before = op->src[0], * added = op->src[1];
     const int64_t n_before = before->ne[0], n_added = added->ne[0], n = op->ne[0], of_token = added->nb[0]/sizeof(float);
     share_channels(params, op->ne[1], op->ne[2], [&](int64_t first, int64_t last, int64_t i2) {
-        float * const       to   = (float *) row(op, first, i2);
-        const float * const from = row(added, first, i2);
+        float * const       to   = (float *) float_row(op, first, i2);
+        const float * const from = float_row(added, first, i2);
         for (int64_t r = 0; r < last - first; r++) {
-            std::copy_n(row(before, first + r, i2), n_before, to + r*n);
+            std::copy_n(float_row(before, first + r, i2), n_before, to + r*n);
         }
         int64_t token = 0;
         for (; last - first == VL && token + VL <= n_added; token += VL) {
@@ -62,23 +58,23 @@ void convolve(const ggml_compute_params * params, ggml_tensor * op) {
         for (; last - first == VL && token + VL <= n_tokens; token += VL) {
             float found[VL*VL];  // by channel
             for (int r = 0; r < VL; r++) {
-                const float * const x = row(values, first + r, i2) + token, * w = row(weights, first + r, 0);
+                const float * const x = float_row(values, first + r, i2) + token, * w = float_row(weights, first + r);
                 vf sum = zero();
                 for (int64_t i = 0; i < n_weights; i++) {
                     sum = fma(load_f(x + i), repeat_f(w[i]), sum);
                 }
                 store_f(found + r*VL, sum);
             }
-            transpose(found, VL, (float *) row(op, token, i2) + first, op->nb[1]/sizeof(float));
+            transpose(found, VL, (float *) float_row(op, token, i2) + first, op->nb[1]/sizeof(float));
         }
         for (; token < n_tokens; token++) {
             for (int64_t channel = first; channel < last; channel++) {
-                const float * const x = row(values, channel, i2) + token, * w = row(weights, channel, 0);
+                const float * const x = float_row(values, channel, i2) + token, * w = float_row(weights, channel);
                 float sum = 0;
                 for (int64_t i = 0; i < n_weights; i++) {
                     sum = std::fma(x[i], w[i], sum);
                 }
-                ((float *) row(op, token, i2))[channel] = sum;
+                ((float *) float_row(op, token, i2))[channel] = sum;
             }
         }
     });
