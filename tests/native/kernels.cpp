@@ -183,8 +183,15 @@ std::vector<char> interleaved_by_library(ggml_type type, const std::vector<char>
     return out;
 }
 
+// Writes a scale to a block of IQ1_M, where it is in the upper bits of four numbers.
+void set_scale(block_iq1_m & block, ggml_fp16_t scale) {
+    for (int i = 0; i < 4; i++) {
+        block.scales[2*i + 1] = (uint8_t) ((block.scales[2*i + 1] & 15) | (scale >> 4*i & 15) << 4);
+    }
+}
+
 // Weights of a type from floats. Of types whose quantization takes long: any bytes, which stand for weights as well, with a scale
-// in front that is a number.
+// that is a number.
 std::vector<char> weights_of(ggml_type type, const std::vector<float> & source, int64_t n_rows, int64_t k) {
     std::vector<char> rows(n_rows*ggml_row_size(type, k));
     if (!codebook_scheme(type).kernel) {
@@ -194,7 +201,11 @@ std::vector<char> weights_of(ggml_type type, const std::vector<float> & source, 
     std::generate(rows.begin(), rows.end(), [] { return (char) rng(); });
     for (size_t i = 0; i < rows.size(); i += ggml_type_size(type)) {
         const ggml_fp16_t scale = ggml_fp32_to_fp16(0.01f);
-        memcpy(rows.data() + i, &scale, sizeof(scale));
+        if (type == GGML_TYPE_IQ1_M) {
+            set_scale(*(block_iq1_m *) (rows.data() + i), scale);
+        } else {
+            memcpy(rows.data() + i, &scale, sizeof(scale));
+        }
     }
     return rows;
 }

@@ -22,7 +22,7 @@ from pyselfspec.util.build import LIB_DIR
 from tools.bench.cycles import SOURCES
 
 KERNELS = ROOT / "pyselfspec" / "native" / "kernels"
-KINDS = 37  # 21 types, fourteen of them in columns too, two with activations as they are
+KINDS = 44  # 28 types, fourteen of them in columns too, two with activations as they are
 
 AVX2 = ("avx2", "fma", "f16c")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")

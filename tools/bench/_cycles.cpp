@@ -33,6 +33,8 @@ using Dot = void(int n, float * out, size_t, const void * weights, size_t, const
 Dot ggml_vec_dot_q8_0_q8_0, ggml_vec_dot_q4_0_q8_0, ggml_vec_dot_q4_1_q8_1, ggml_vec_dot_q5_0_q8_0, ggml_vec_dot_q5_1_q8_1,
     ggml_vec_dot_iq4_nl_q8_0, ggml_vec_dot_mxfp4_q8_0, ggml_vec_dot_q2_K_q8_K, ggml_vec_dot_q3_K_q8_K,
     ggml_vec_dot_q4_K_q8_K, ggml_vec_dot_q5_K_q8_K, ggml_vec_dot_q6_K_q8_K, ggml_vec_dot_iq4_xs_q8_K,
+    ggml_vec_dot_q1_0_q8_0, ggml_vec_dot_q2_0_q8_0, ggml_vec_dot_nvfp4_q8_0, ggml_vec_dot_tq1_0_q8_K, ggml_vec_dot_tq2_0_q8_K,
+    ggml_vec_dot_iq1_s_q8_K, ggml_vec_dot_iq1_m_q8_K,
     ggml_vec_dot_iq2_xxs_q8_K, ggml_vec_dot_iq2_xs_q8_K, ggml_vec_dot_iq2_s_q8_K, ggml_vec_dot_iq3_xxs_q8_K, ggml_vec_dot_iq3_s_q8_K;
 }
 
@@ -50,6 +52,9 @@ const std::map<ggml_type, Dot *> UPSTREAM = {
     {GGML_TYPE_IQ4_XS, ggml_vec_dot_iq4_xs_q8_K}, {GGML_TYPE_IQ2_XXS, ggml_vec_dot_iq2_xxs_q8_K},
     {GGML_TYPE_IQ2_XS, ggml_vec_dot_iq2_xs_q8_K}, {GGML_TYPE_IQ2_S, ggml_vec_dot_iq2_s_q8_K},
     {GGML_TYPE_IQ3_XXS, ggml_vec_dot_iq3_xxs_q8_K}, {GGML_TYPE_IQ3_S, ggml_vec_dot_iq3_s_q8_K},
+    {GGML_TYPE_IQ1_S, ggml_vec_dot_iq1_s_q8_K}, {GGML_TYPE_IQ1_M, ggml_vec_dot_iq1_m_q8_K},
+    {GGML_TYPE_TQ1_0, ggml_vec_dot_tq1_0_q8_K}, {GGML_TYPE_TQ2_0, ggml_vec_dot_tq2_0_q8_K},
+    {GGML_TYPE_Q1_0, ggml_vec_dot_q1_0_q8_0}, {GGML_TYPE_Q2_0, ggml_vec_dot_q2_0_q8_0}, {GGML_TYPE_NVFP4, ggml_vec_dot_nvfp4_q8_0},
 };
 
 uint64_t least(int n_runs, const std::function<void()> & f) {

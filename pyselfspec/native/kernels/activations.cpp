@@ -38,7 +38,10 @@ static size_t scales_end(Form form, int64_t k) { return values_end(form, k) + al
 size_t activation_size(Form form, int64_t k) {
     switch (form.layout) {
         case Layout::steps:
-        case Layout::steps_sums: return aligned(padded(form, k)/STEP*sizeof(BlockStep));
+        case Layout::steps_sums:
+        case Layout::steps_halves:
+        case Layout::steps_pairs:
+        case Layout::steps_bits: return aligned(padded(form, k)/STEP*sizeof(BlockStep));
         case Layout::columns:    return aligned(padded(form, k)/32*sizeof(ColumnBlock));
         default:                 break;
     }
@@ -70,21 +73,45 @@ static float quantise(const float * x, int n, int8_t * q) {
 
 static int16_t sum_of(const int8_t * q, int64_t n) { return (int16_t) std::accumulate(q, q + n, 0); }
 
+// Which of a block's 32 values belongs to byte `byte` of its eight in vector `vector` of a step.
+static constexpr int place_in_block(Layout layout, int vector, int byte) {
+    switch (layout) {
+        case Layout::steps_halves: return 16*(byte/4) + 4*vector + byte%4;
+        case Layout::steps_pairs:  return 4*byte + vector;
+        case Layout::steps_bits:   return 8*(byte%4) + 4*(byte/4) + vector;
+        default:                   return 8*vector + byte;
+    }
+}
+
+template <Layout LAYOUT> static void reorder(int8_t (&q)[32]) {
+    int8_t from[32];
+    memcpy(from, q, sizeof(q));
+    for (int i = 0; i < 32; i++) {
+        q[i] = from[place_in_block(LAYOUT, i/8, i%8)];
+    }
+}
+
 // Writes block i of a step.
 static void prepare_block(Form form, BlockStep & step, int64_t i, const float * x) {
     int8_t q[32];
     const float scale = quantise(x, 32, q);
-    const int   sum   = sum_of(q, 32);
+    const int   lower = sum_of(q, 16), upper = sum_of(q + 16, 16);
+    switch (form.layout) {
+        case Layout::steps_halves: reorder<Layout::steps_halves>(q); break;
+        case Layout::steps_pairs:  reorder<Layout::steps_pairs>(q); break;
+        case Layout::steps_bits:   reorder<Layout::steps_bits>(q); break;
+        default:                   break;
+    }
     for (int j = 0; j < 4; j++) {
         memcpy(step.values[j] + 8*i, q + 8*j, 8);
     }
     step.scales[2*i] = step.scales[2*i + 1] = scale;
     if (form.layout == Layout::steps_sums) {
-        step.sums[2*i]     = scale*sum;
+        step.sums[2*i]     = scale*(lower + upper);
         step.sums[2*i + 1] = 0;
     } else {
-        step.start[2*i]     = -form.offset*sum;
-        step.start[2*i + 1] = 0;
+        step.start[2*i]     = -form.offset*lower;
+        step.start[2*i + 1] = -form.offset*upper;
     }
 }
 
@@ -154,6 +181,9 @@ static void prepare_step(Form form, int64_t k, char * base, int64_t k0, int64_t 
             break;
         case Layout::steps:
         case Layout::steps_sums:
+        case Layout::steps_halves:
+        case Layout::steps_pairs:
+        case Layout::steps_bits:
             for (int64_t i = 0; i < n; i += 32) {
                 const int64_t block = (k0 + i)/32;
                 prepare_block(form, ((BlockStep *) base)[block/BLOCKS], place_in_step(block, k/32), x + i);

@@ -1,5 +1,5 @@
-// Products with weights in blocks of 32 in the file's layout, one row after another: memory is read in one stream, which is
-// fastest.
+// Products with weights in blocks of 32 in the file's layout, or of 64 and 128, which are two and four of 32 with one head. One row
+// after another: memory is read in one stream, which is fastest.
 //
 // Every block has its own scale. Converting and scaling the sum of each block separately would cost more than the products.
 // Therefore values of several blocks are put side by side, eight of each, and the sum of four such vectors is converted and
@@ -18,6 +18,13 @@ namespace {
 
 // --- reading the parts of the blocks of a step, which begins at b ---
 
+// Where a step begins, in types of which one block has several times 32 weights: at the `part`-th 32 of block b.
+template <typename B> struct Place {
+    const B * b;
+    int64_t   part;
+    operator const B *() const { return b; }
+};
+
 // 16 bytes of every block: one vector of the first eight of each side by side, one of the last eight.
 struct Sides {
     vi first, last;
@@ -32,6 +39,14 @@ struct Sides {
 // The scales of blocks that begin with them, for types that need nothing else of the head.
 template <typename B> vf leading_scales(const B * b) {
     return twice([&](int i) { return b[i].d; });
+}
+
+// The same for blocks that are SPAN times 32 weights.
+template <int SPAN, typename B> vf leading_scales(const B * b) {
+    if constexpr (SPAN >= BLOCKS) {
+        return repeat_half(b->d);
+    }
+    return twice([&](int i) { return b[i/SPAN].d; });
 }
 
 // --- the parts of heads, the first eight bytes of every block (scale, minimum, fifth bits): half WORD of each as floats, byte BYTE of each in all eight bytes ---
@@ -79,6 +94,7 @@ template <int BYTE> void add_fifth(vi head, Vectors & w) {
 
 // Weights that are in 0..31 after adding an offset: sums of eight products fit 16 bits.
 struct Small {
+    static constexpr int SPAN = 1;
     static vi dot(vi sum, const Vectors & w, const BlockStep & in) {
         if constexpr (HAS_VNNI) {
             each<4>([&](auto j) { sum = dot4(sum, w[j], load(in.values[j])); });
@@ -91,6 +107,7 @@ struct Small {
 
 // Signed weights, with SIGN_OFFSET.
 struct Wide {
+    static constexpr int SPAN = 1;
     static vi dot(vi sum, const Vectors & w, const BlockStep & in) {
         each<2>([&](auto j) {
             sum = dot8_signed(sum, w[2*j], w[2*j + 1], load(in.values[2*j]), load(in.values[2*j + 1]));
@@ -187,6 +204,65 @@ struct Q8_0 : Wide {
     }
 };
 
+// Four successive weights in a byte.
+struct Q2_0 : Small {
+    using block = block_q2_0;
+    static constexpr int  SPAN = 2;
+    static constexpr Form FORM = {Layout::steps_pairs, 1};
+    Vectors w;
+    vf scale;
+    explicit Q2_0(const block * b) : scale(leading_scales<SPAN>(b)) {
+        const vi raw = every_second(0, [&](int i) { return load16(b[i/2].qs); });
+        w[0] = and_(raw, repeat(3));
+        w[1] = and_(right<2>(raw), repeat(3));
+        w[2] = and_(right<4>(raw), repeat(3));
+        w[3] = and_(right<6>(raw), repeat(3));
+    }
+};
+
+// A weight is the scale or minus the scale. The second lane of a block has the upper four bits of each byte.
+struct Q1_0 : Small {
+    using block = block_q1_0;
+    static constexpr int  SPAN = 4;
+    static constexpr Form FORM = {Layout::steps_bits, 1};
+    Vectors w;
+    vf scale;
+    explicit Q1_0(Place<block> at) : scale(leading_scales<SPAN>(at.b)) {
+        const vi raw = halves_of_words([&](int i) { return at.b[i/SPAN].qs + 4*at.part; });
+        w[0] = and_(left<1>(raw), repeat(2));
+        w[1] = and_(raw, repeat(2));
+        w[2] = and_(right<1>(raw), repeat(2));
+        w[3] = and_(right<2>(raw), repeat(2));
+    }
+};
+
+// The nibbles of MXFP4, with a scale for every 16 of them: each lane of a block has its own.
+struct NVFP4 : Small {
+    using block = block_nvfp4;
+    static constexpr int  SPAN = 2;
+    static constexpr Form FORM = {Layout::steps_halves, 12};
+    Vectors w;
+    vf scale;
+    explicit NVFP4(const block * b) : scale(floats_of_a_byte(widen_fours([&](int i) { return b[i].d; }))) {
+        const v16  table = plus8(load16(kvalues_mxfp4), 12);
+        const auto part  = [&](int i) { return load16(b[i/2].qs + 16*(i%2)); };
+        const vi even = every_second(0, part), odd = every_second(1, part);
+        const vi first = even_words(even, odd), last = odd_words(even, odd);
+        w[0] = and_(first, repeat(15));
+        w[1] = and_(last, repeat(15));
+        w[2] = and_(right<4>(first), repeat(15));
+        w[3] = and_(right<4>(last), repeat(15));
+        each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
+    }
+
+    // Halves of numbers with four bits of exponent and three of mantissa (E4M3, unsigned); NaN counts as 0, as it does upstream.
+    static vf floats_of_a_byte(vi lanes) {
+        const vi size   = and_(lanes, repeat32(0x7f));
+        const vi number = sub32(right32<7>(add32(size, repeat32(1))), repeat32(1));  // no bits for NaN
+        return mul(as_floats(left32<20>(and_(size, number))), repeat_f(0x1p119f));
+    }
+};
+
 // --- the product ---
 
 template <typename P, int T> void add_step(const P & p, const BlockStep * const (&in)[T], int64_t i, vf (&sums)[T]) {
@@ -224,6 +300,7 @@ template <typename P, int T, typename F>
 template <typename P>
 void product(const Weights & weights, int64_t row0, int64_t row1, const Token * tokens, int n_tokens) {
     using block = typename P::block;
+    constexpr int64_t SPAN = P::SPAN;
     const int64_t n_blocks = weights.k/32, n_steps = (n_blocks + BLOCKS - 1)/BLOCKS;
     const auto blocks_of = [=](int64_t row) { return (const block *) (weights.data + row*weights.row_size); };
     const auto multiply  = [&](auto n, int first, int64_t begin, int64_t end, auto step) {
@@ -232,15 +309,16 @@ void product(const Weights & weights, int64_t row0, int64_t row1, const Token * 
     if (n_blocks < BLOCKS) {
         block padded[BLOCKS] = {};
         in_tiles<MOST, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [&](int64_t row, int64_t) {
-            std::copy_n(blocks_of(row), n_blocks, padded);
-            return padded;
+            std::copy_n(blocks_of(row), n_blocks/SPAN, padded);
+            return Place<block>{padded, 0};
         }, multiply);
         return;
     }
     in_tiles<MOST, 2*TILE, P, P>(n_steps, row0, row1, n_tokens, [=](int64_t row, int64_t i) {
-        const block * const first = blocks_of(row) + first_block(i, n_blocks);
-        fetch_ahead<BLOCKS*sizeof(block)>(first);
-        return first;
+        const int64_t first = SPAN%BLOCKS == 0 ? i*BLOCKS : first_block(i, n_blocks);
+        const Place<block> at = {blocks_of(row) + first/SPAN, BLOCKS%SPAN == 0 ? 0 : first%SPAN};
+        fetch_ahead<BLOCKS*sizeof(block)/SPAN>(at.b);
+        return at;
     }, multiply);
 }
 
@@ -257,6 +335,9 @@ Scheme block_scheme(ggml_type type) {
         case GGML_TYPE_Q5_1:   return SCHEME<Q5_1>;
         case GGML_TYPE_MXFP4:  return SCHEME<MXFP4>;
         case GGML_TYPE_IQ4_NL: return SCHEME<IQ4_NL>;
+        case GGML_TYPE_NVFP4:  return SCHEME<NVFP4>;
+        case GGML_TYPE_Q2_0:   return SCHEME<Q2_0>;
+        case GGML_TYPE_Q1_0:   return SCHEME<Q1_0>;
         default:               return {};
     }
 }

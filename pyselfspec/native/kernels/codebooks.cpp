@@ -1,4 +1,4 @@
-// IQ2 and IQ3 in the file's layout: an index stands for eight or four weights of a table, whose signs are stored apart.
+// IQ1 to IQ3 in the file's layout: an index stands for eight or four weights of a table; IQ2 and IQ3 store their signs apart.
 #include "superblocks.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -120,6 +120,70 @@ struct IQ3_S : Plain<32> {
     }
 };
 
+// IQ1: eight weights of -1, 0 and 1 from a table, to each of which an eighth is added or subtracted. Here all are times eight.
+
+// 32 weights have one scale, and add or subtract alike: that is done with the sums of their activations.
+struct IQ1_S {
+    using block = block_iq1_s;
+    static constexpr int  W    = 32;
+    static constexpr Form FORM = {Layout::q8k_sums32};
+    const block * b;
+    Scales<W>     scales;
+    v16           eighths;  // scales with the sign of the eighth
+
+    explicit IQ1_S(const block * b) : b(b) {
+        int8_t x[16] = {}, with_sign[16] = {};
+        for (int i = 0; i < 8; i++) {
+            x[i]         = (int8_t) (2*(b->qh[i] >> 12 & 7) + 1);
+            with_sign[i] = (int8_t) (b->qh[i] >> 15 ? -x[i] : x[i]);
+        }
+        scales  = {load16(x), from_half(b->d)/8};
+        eighths = load16(with_sign);
+    }
+
+    SELFSPEC_PART Signed vector(int i) const {
+        const auto at = [&](int j) {
+            const int eight = EIGHTS*i + j;
+            return iq1s_grid + (b->qs[eight] | (b->qh[eight/4] >> 3*(eight%4) & 7) << 8);
+        };
+        return Signed(eights(at));
+    }
+
+    vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
+        const vi all = add32(left32<3>(total), products8(eighths, in.sums + k/32));
+        return fma(to_float(all), scales.with(in, k), acc);
+    }
+};
+
+// Four numbers have four scales of three bits each, and the block's scale in their upper bits.
+struct IQ1_M : Plain<16> {
+    using block = block_iq1_m;
+    const block * b;
+
+    explicit IQ1_M(const block * b) : IQ1_M(b, read<8>(b->scales)) {}
+    IQ1_M(const block * b, uint64_t scales) : Plain(three_bits(scales), scale(scales)/8), b(b) {}
+
+    SELFSPEC_PART Signed vector(int i) const {
+        static constexpr uint64_t LESS[] = {0xffffffffffffffff, 0x0101010101010101};
+        const auto nibble = [&](int j) { return b->qh[(EIGHTS*i + j)/2] >> 4*((EIGHTS*i + j)%2); };
+        const auto weight = [&](int j) { return iq1s_grid + (b->qs[EIGHTS*i + j] | (nibble(j) & 7) << 8); };
+        const auto less   = [&](int j) { return LESS + (nibble(j) >> 3 & 1); };
+        return Signed(sub8(and_(left<3>(eights(weight)), repeat((int8_t) 0xf8)), eights(less)));
+    }
+
+    static v16 three_bits(uint64_t from) {
+        const auto four = [&](int i) {
+            const uint32_t x = (uint32_t) (from >> 16*i);
+            return (x & 7) | (x & 7 << 3) << 5 | (x & 7 << 6) << 10 | (x & 7 << 9) << 15;
+        };
+        return odd(words16(four(0), four(1), four(2), four(3)));
+    }
+
+    static float scale(uint64_t from) {
+        return from_half((uint16_t) ((from >> 12 & 0xf) | (from >> 24 & 0xf0) | (from >> 36 & 0xf00) | (from >> 48 & 0xf000)));
+    }
+};
+
 // Upstream unpacks them into tiles for prompts.
 template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P, TILE>, MAX_WIDTH};
 
@@ -127,6 +191,8 @@ template <typename P> constexpr Scheme SCHEME = {P::FORM, product<P, TILE>, MAX_
 
 Scheme codebook_scheme(ggml_type type) {
     switch (type) {
+        case GGML_TYPE_IQ1_S:   return SCHEME<IQ1_S>;
+        case GGML_TYPE_IQ1_M:   return SCHEME<IQ1_M>;
         case GGML_TYPE_IQ2_XXS: return SCHEME<IQ2_XXS>;
         case GGML_TYPE_IQ2_XS:  return SCHEME<IQ2_XS>;
         case GGML_TYPE_IQ2_S:   return SCHEME<IQ2_S>;

@@ -30,8 +30,11 @@ enum class Layout {
     f32,         // not rounded
     f16,         // rounded to half precision, as upstream does; stored as floats
     bf16,        // rounded to bfloat16; stored as bfloat16 if the processor multiplies it, else as float
-    steps,       // BlockStep
-    steps_sums,  // BlockStep with sums for minimums
+    steps,        // BlockStep
+    steps_sums,   // BlockStep with sums for minimums
+    steps_halves, // BlockStep, the first lane of each block for its first sixteen values
+    steps_pairs,  // BlockStep, in the order of weights of two bits
+    steps_bits,   // BlockStep, in the order of weights of one bit
     columns,     // ColumnBlock
     q8k,         // bytes, a scale per 256
     q8k_sums16,  // bytes, a scale per 256, and the sum of every 16 values as 16 bits
@@ -62,7 +65,8 @@ inline int64_t place_in_step(int64_t block, int64_t n) {
     return (block + (moved ? BLOCKS - n%BLOCKS : 0))%BLOCKS;
 }
 
-// Activations for BLOCKS blocks of a row. A product begins with -offset*sum(values) in the first of each block's lanes.
+// Activations for BLOCKS blocks of a row. The products of a block's two lanes begin with -offset*sum(values) of its first and its
+// last sixteen values.
 struct BlockStep {
     int8_t values[4][VB];
     float  scales[VL];  // each scale twice

@@ -22,6 +22,10 @@ inline vi add32(vi a, vi b)              { return _mm256_add_epi32(a, b); }
 inline vi sub8(vi a, vi b)               { return _mm256_sub_epi8(a, b); }
 inline vi high_bytes(vi a)               { return _mm256_srai_epi16(a, 8); }  // signed, as 16 bits
 inline vi add16(vi a, vi b)              { return _mm256_add_epi16(a, b); }
+inline vi times16(vi a, vi b)            { return _mm256_mullo_epi16(a, b); }
+inline vi add8(vi a, vi b)               { return _mm256_add_epi8(a, b); }
+inline vi minus8(vi a, vi b)              { return _mm256_subs_epu8(a, b); }
+inline vi mean8(vi a, vi b)              { return _mm256_avg_epu8(a, b); }
 inline vi mac2(vi a, vi b)               { return _mm256_madd_epi16(a, b); }
 inline vi dot2(vi u, vi s)               { return _mm256_maddubs_epi16(u, s); }
 inline vi sub32(vi a, vi b)              { return _mm256_sub_epi32(a, b); }
@@ -44,6 +48,8 @@ inline vi spread_bits(uint64_t x) {  // bit i as all bits of byte i
 inline vi repeat64(int64_t x)            { return _mm256_set1_epi64x(x); }
 inline vi low64(vi a, vi b)              { return _mm256_unpacklo_epi64(a, b); }
 inline vi high64(vi a, vi b)             { return _mm256_unpackhi_epi64(a, b); }
+inline vi even_words(vi a, vi b)         { return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88)); }
+inline vi odd_words(vi a, vi b)          { return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd)); }
 inline vi add_where(vi a, vi from, vi bits, int8_t x) {  // one bit in each byte of `bits`
     return _mm256_add_epi8(a, and_(_mm256_cmpeq_epi8(and_(from, bits), bits), repeat(x)));
 }
@@ -76,6 +82,7 @@ inline vf keep_no_number(vf x, vf a)     { return _mm256_blendv_ps(a, x, _mm256_
 inline vf as_floats(vi a)                { return _mm256_castsi256_ps(a); }
 inline vi as_ints(vf a)                  { return _mm256_castps_si256(a); }
 inline vf repeat_f(float x)              { return _mm256_set1_ps(x); }
+inline vf repeat_half(uint16_t x)        { return _mm256_cvtph_ps(_mm_set1_epi16((int16_t) x)); }
 inline vf to_float(vi a)                 { return _mm256_cvtepi32_ps(a); }
 inline vf add(vf a, vf b)                { return _mm256_add_ps(a, b); }
 inline vf sub(vf a, vf b)                { return _mm256_sub_ps(a, b); }
@@ -150,6 +157,12 @@ inline uint32_t differ16(const void * p, int16_t x) {
 template <typename F> vi every_second(int first, F part) { return join(part(first), part(first + 2)); }
 template <typename F> SELFSPEC_PART vi eights(F at) { return join(two_eights(at(0), at(1)), two_eights(at(2), at(3))); }
 template <typename F> SELFSPEC_PART vi fours(F at)  { return join(four_fours(at, 0), four_fours(at, 4)); }
+template <typename F> vi widen_fours(F at) { return _mm256_cvtepu8_epi32(_mm_unpacklo_epi32(_mm_loadu_si32(at(0)), _mm_loadu_si32(at(1)))); }
+template <typename F> vi halves_of_words(F at) {
+    const vi twice = _mm256_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10, 11, 8, 9, 10, 11, 12, 13, 14, 15, 12, 13, 14, 15);
+    const vi words = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(at(0))), twice);
+    return _mm256_srlv_epi32(words, repeat64((int64_t) 4 << 32));
+}
 template <typename F> vf twice(F half) {
     const __m128i all = four_halves(half, 0);
     return _mm256_cvtph_ps(_mm_unpacklo_epi16(all, all));

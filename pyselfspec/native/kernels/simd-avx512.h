@@ -22,6 +22,9 @@ inline vi add32(vi a, vi b)              { return _mm512_add_epi32(a, b); }
 inline vi sub8(vi a, vi b)               { return _mm512_sub_epi8(a, b); }
 inline vi high_bytes(vi a)               { return _mm512_srai_epi16(a, 8); }  // signed, as 16 bits
 inline vi add16(vi a, vi b)              { return _mm512_add_epi16(a, b); }
+inline vi times16(vi a, vi b)            { return _mm512_mullo_epi16(a, b); }
+inline vi minus8(vi a, vi b)              { return _mm512_subs_epu8(a, b); }  // unsigned, at least 0
+inline vi mean8(vi a, vi b)              { return _mm512_avg_epu8(a, b); }  // unsigned, rounded up
 inline vi mac2(vi a, vi b)               { return _mm512_madd_epi16(a, b); }
 inline vi dot2(vi u, vi s)               { return _mm512_maddubs_epi16(u, s); }
 inline vi sub32(vi a, vi b)              { return _mm512_sub_epi32(a, b); }
@@ -38,6 +41,9 @@ inline vi negate_where(vi a, uint64_t bits) { return _mm512_mask_sub_epi8(a, bit
 inline vi repeat64(int64_t x)            { return _mm512_set1_epi64(x); }
 inline vi low64(vi a, vi b)              { return _mm512_unpacklo_epi64(a, b); }  // of every 16 bytes, side by side
 inline vi high64(vi a, vi b)             { return _mm512_unpackhi_epi64(a, b); }
+// The words at even places of every four, and at odd ones: those of a, then those of b.
+inline vi even_words(vi a, vi b)         { return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88)); }
+inline vi odd_words(vi a, vi b)          { return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xdd)); }
 // Adds x to the bytes of a where `from` has one of the bits.
 inline vi add_where(vi a, vi from, vi bits, int8_t x) {
     return _mm512_mask_add_epi8(a, _mm512_test_epi8_mask(from, bits), a, repeat(x));
@@ -80,6 +86,7 @@ inline vf keep_no_number(vf x, vf a)     { return _mm512_mask_mov_ps(a, _mm512_c
 inline vf as_floats(vi a)                { return _mm512_castsi512_ps(a); }
 inline vi as_ints(vf a)                  { return _mm512_castps_si512(a); }
 inline vf repeat_f(float x)              { return _mm512_set1_ps(x); }
+inline vf repeat_half(uint16_t x)        { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t) x)); }
 inline vf to_float(vi a)                 { return _mm512_cvtepi32_ps(a); }
 inline vf add(vf a, vf b)                { return _mm512_add_ps(a, b); }
 inline vf sub(vf a, vf b)                { return _mm512_sub_ps(a, b); }
@@ -205,6 +212,17 @@ template <typename F> SELFSPEC_PART vi eights(F at) {
 template <typename F> SELFSPEC_PART vi fours(F at) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(join(four_fours(at, 0), four_fours(at, 4))),
                               join(four_fours(at, 8), four_fours(at, 12)), 1);
+}
+
+// The four unsigned bytes at each at(i) as 32 bits each.
+template <typename F> vi widen_fours(F at) { return _mm512_cvtepu8_epi32(four_fours(at, 0)); }
+
+// 32 bits of each block, twice, the second time shifted right by four; callers mask what crosses bytes. at(0), at(4), ... have the
+// words of four blocks.
+template <typename F> vi halves_of_words(F at) {
+    const vi eight = _mm512_castsi256_si512(join(load16(at(0)), load16(at(4))));
+    const vi words = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), eight);
+    return _mm512_srlv_epi32(words, repeat64((int64_t) 4 << 32));
 }
 
 // Each half(i) as a float, twice.

@@ -38,12 +38,15 @@ inline vi sub32(vi a, vi b)              { return as_vi(vsubq_s32(as_32(a), as_3
 inline vi max32(vi a, vi b)              { return as_vi(vmaxq_s32(as_32(a), as_32(b))); }
 inline int32_t largest32(vi a)           { return vmaxvq_s32(as_32(a)); }
 template <int N> vi right(vi a)          { return as_vi(vshrq_n_u8(as_u8(a), N)); }
+template <int N> vi left(vi a)           { return as_vi(vshlq_n_u8(as_u8(a), N)); }
 inline vi right(vi a, int n)             { return n == 0 ? a : as_vi(vshlq_u8(as_u8(a), vdupq_n_s8((int8_t) -n))); }
 inline vi left(vi a, int n)              { return n == 0 ? a : as_vi(vshlq_u8(as_u8(a), vdupq_n_s8((int8_t) n))); }
 template <int N> vi left32(vi a)         { return as_vi(vshlq_n_s32(as_32(a), N)); }
 template <int N> vi right32(vi a)        { return as_vi(vshrq_n_u32(as_u32(a), N)); }
 inline vi low64(vi a, vi b)              { return as_vi(vzip1q_s64(as_64(a), as_64(b))); }
 inline vi high64(vi a, vi b)             { return as_vi(vzip2q_s64(as_64(a), as_64(b))); }
+inline vi even_words(vi a, vi b)         { return as_vi(vuzp1q_s32(as_32(a), as_32(b))); }
+inline vi odd_words(vi a, vi b)          { return as_vi(vuzp2q_s32(as_32(a), as_32(b))); }
 inline vi lookup(vi table, vi i)         { return vqtbl1q_s8(table, as_u8(i)); }
 inline vi shuffle8(vi a, vi i)           { return lookup(a, i); }  // an index that is negative gives 0
 inline vi add_where(vi a, vi from, vi bits, int8_t x) {
@@ -115,6 +118,13 @@ inline void transpose(const float * rows, int64_t stride, float * to, int64_t to
     }
 }
 
+inline vi front_digits(vi fractions) {
+    return as_vi(vsubq_u8(vdupq_n_u8(0), vaddq_u8(vcgtq_u8(as_u8(fractions), vdupq_n_u8(85)), vcgtq_u8(as_u8(fractions), vdupq_n_u8(170)))));
+}
+inline vi times_pairs(vi a, vi by)       { return as_vi(vmulq_u8(as_u8(a), as_u8(by))); }
+
+inline vf repeat_half(uint16_t x)        { return from_halves(vdup_n_u16(x)); }
+
 // --- 16 bytes ---
 
 using v16 = vi;
@@ -138,6 +148,16 @@ template <typename F> SELFSPEC_PART vi eights(F at) {
     return vcombine_s8(vld1_s8((const int8_t *) at(0)), vld1_s8((const int8_t *) at(1)));
 }
 template <typename F> SELFSPEC_PART vi fours(F at) { return as_vi(uint32x4_t{*at(0), *at(1), *at(2), *at(3)}); }
+template <typename F> vi widen_fours(F at) {
+    uint32_t bytes;
+    memcpy(&bytes, at(0), sizeof(bytes));
+    return as_vi(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes)))));
+}
+template <typename F> vi halves_of_words(F at) {  // at(0) has those of two blocks
+    const int32x2_t words = vreinterpret_s32_s8(vld1_s8((const int8_t *) at(0)));
+    const vi        twice = as_vi(vzip1q_s32(vcombine_s32(words, words), vcombine_s32(words, words)));
+    return as_vi(vshlq_u8(as_u8(twice), repeat64((int64_t) 0xfcfcfcfc00000000)));
+}
 template <typename F> vf twice(F half) {
     return from_halves(vreinterpret_u16_u32(vzip1_u32(vreinterpret_u32_u16(vdup_n_u16(half(0))), vreinterpret_u32_u16(vdup_n_u16(half(1))))));
 }
@@ -249,6 +269,11 @@ struct Signed {
     explicit Signed(vi w) : w(w) {}
 };
 
+// Weights of 0 to 2: 16 bits hold sums of all products of a block.
+struct Tiny {
+    vi w;
+};
+
 // The scales of vectors 2i and 2i + 1 of a block of 256 weights, one for W weights: all 16 weights of a vector have one.
 // Without the dot product 16-bit sums are multiplied, so the scales have 16 bits.
 template <typename V, int W> struct PairScales {
@@ -296,6 +321,22 @@ private:
     static int32x4_t scaled(int32x4_t total, int16x8_t products, int16x8_t by) {
         return vmlal_high_s16(vmlal_s16(total, vget_low_s16(products), vget_low_s16(by)), products, by);
     }
+#endif
+};
+
+// All of a block have one scale, which finish() multiplies by.
+template <> struct PairScales<Tiny, 256> {
+    PairScales() = default;
+    PairScales(v16, int) {}
+
+#if defined(__ARM_FEATURE_DOTPROD)
+    vi add(vi total, const Tiny & x, const Tiny & y, vi a, vi b) const { return dot4(dot4(total, x.w, a), y.w, b); }
+    static vi sum(vi total) { return total; }
+#else
+    vi add(vi total, const Tiny & x, const Tiny & y, vi a, vi b) const {
+        return as_vi(high_products(low_products(high_products(low_products(as_16(total), x.w, a), x.w, a), y.w, b), y.w, b));
+    }
+    static vi sum(vi total) { return as_vi(vpaddlq_s16(as_16(total))); }
 #endif
 };
 

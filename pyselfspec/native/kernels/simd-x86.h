@@ -134,6 +134,18 @@ template <int STRIDE> v16 top_nibbles(const char * p) {
     return _mm_packs_epi16(all, all);
 }
 
+// The first digit to base 3 of fractions in 256ths. A mean rounds up, and two are three quarters.
+inline vi front_digits(vi fractions) {
+    const vi less = minus8(fractions, repeat(1));
+    return and_(right<6>(mean8(less, mean8(less, zero_i()))), repeat(3));
+}
+
+// Products of bytes, modulo 256, where two by two have the same factor.
+inline vi times_pairs(vi a, vi by) {
+    const vi factors = and_(by, repeat16(0xff));
+    return or_(and_(times16(a, factors), repeat16(0xff)), times16(and_(a, repeat16((int16_t) 0xff00)), factors));
+}
+
 // --- scaled sums ---
 
 // Returns the byte-shuffle index that puts the right one of eight scales in each 16-bit lane, if there is one for W weights:
@@ -175,6 +187,11 @@ struct Signed {
     vi dot2(vi a) const { return selfspec::dot2(size, sign8(a, w)); }
 };
 
+// Weights of 0 to 2: 16 bits hold sums of all products of a block.
+struct Tiny {
+    vi w;
+};
+
 // The scales of vectors 2i and 2i + 1 of a block of 256 weights, one for W weights.
 template <typename V, int W> struct PairScales {
     vi lanes[V::PACKED ? 1 : 2];
@@ -197,6 +214,17 @@ template <typename V, int W> struct PairScales {
             return mac2(mac2(total, x.dot2(a), lanes[0]), y.dot2(b), lanes[1]);
         }
     }
+};
+
+// All of a block have one scale, which finish() multiplies by.
+template <> struct PairScales<Tiny, 256> {
+    PairScales() = default;
+    PairScales(v16, int) {}
+
+    vi add(vi total, const Tiny & x, const Tiny & y, vi a, vi b) const {
+        return HAS_VNNI ? dot4(dot4(total, x.w, a), y.w, b) : add16(add16(total, dot2(x.w, a)), dot2(y.w, b));
+    }
+    static vi sum(vi total) { return HAS_VNNI ? total : mac2(total, repeat16(1)); }
 };
 
 }  // namespace selfspec

@@ -1,4 +1,4 @@
-// Q2_K to Q6_K and IQ4_XS in the file's layout.
+// Q2_K to Q6_K, IQ4_XS and ternary weights in the file's layout.
 #include "superblocks.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -61,6 +61,71 @@ struct Q3_K : Shifted<2> {
             return ((u[i%2] >> (i/2*4)) & 0x0f0f0f0f) | (((u[2] >> (2*i)) & 0x03030303) << 4);
         };
         return plus8(words16(four(0), four(1), four(2), four(3)), -32);
+    }
+};
+
+// -1, 0 and 1 with 1 added; a block has only one scale.
+struct Ternary {
+    static constexpr int  W    = K_STEP;
+    static constexpr Form FORM = {Layout::q8k_sums32};
+    Scales<W> scales;
+
+    explicit Ternary(ggml_half d) : scales{words16(0, 0, 0, 0), from_half(d)} {}
+    vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
+        const vi less = with_sums<32>(plus8(words16(0, 0, 0, 0), 1), in.sums + k/32);
+        return fma(to_float(sub32(PairScales<Tiny, W>::sum(total), less)), scales.with(in, k), acc);
+    }
+};
+
+struct TQ2_0 : Ternary {
+    using block = block_tq2_0;
+    const block * b;
+
+    explicit TQ2_0(const block * b) : Ternary(b->d), b(b) {}
+    Tiny vector(int i) const { return {runs<2>(b->qs, i)}; }
+};
+
+// By weight of a block of TQ1_0: the power of three that brings its digit to the front.
+struct Powers {
+    uint8_t of[K_STEP] = {};
+    constexpr Powers() {
+        constexpr uint8_t POWER[] = {1, 3, 9, 27, 81};
+        for (int i = 0; i < K_STEP; i++) {
+            of[i] = POWER[i < 160 ? i/32 : i < 240 ? (i - 160)/16 : (i - 240)/4];
+        }
+    }
+};
+constexpr Powers POWERS;
+
+// Five digits of base 3 in a byte, as a fraction: its product with 3^i has digit i in front. The first 32 bytes have 160 weights, 16
+// more 80, and the last four, with four digits each, 16.
+struct TQ1_0 : Ternary {
+    using block = block_tq1_0;
+    const block * b;
+
+    explicit TQ1_0(const block * b) : Ternary(b->d), b(b) {}
+    Tiny vector(int i) const {
+#if defined(SELFSPEC_AVX2)
+        if (i < 5) {  // all of one power: additions take less time than products
+            vi x = load(b->qs);
+            for (int power = 0; power < i; power++) {
+                x = add8(x, add8(x, x));
+            }
+            return {front_digits(x)};
+        }
+#endif
+        const auto part = [&](int j) { return sixteen(VB/16*i + j/2); };
+        return {front_digits(times_pairs(every_second(0, part), load(POWERS.of + i*VB)))};
+    }
+
+    // The bytes of weights 16*j to 16*j + 15.
+    v16 sixteen(int j) const {
+        if (j == 15) {
+            uint32_t last;
+            memcpy(&last, b->qh, sizeof(last));
+            return words16(last, last, last, last);
+        }
+        return load16(b->qs + (j < 10 ? j%2*16 : 32));
     }
 };
 
@@ -146,6 +211,8 @@ Scheme superblock_scheme(ggml_type type) {
         case GGML_TYPE_Q4_K:   return SCHEME<Q4_K>;
         case GGML_TYPE_Q5_K:   return SCHEME<Q5_K>;
         case GGML_TYPE_Q6_K:   return SCHEME<Q6_K>;
+        case GGML_TYPE_TQ1_0:  return SCHEME<TQ1_0>;
+        case GGML_TYPE_TQ2_0:  return SCHEME<TQ2_0>;
         case GGML_TYPE_IQ4_XS: return SCHEME<IQ4_XS>;
         default:               return {};
     }
