@@ -14,6 +14,7 @@ from pyselfspec import BUILD_ID, __version__
 from pyselfspec.costs.store import machine
 from pyselfspec.gguf import fingerprint
 from pyselfspec.gguf.file import check
+from pyselfspec.runtime.ffi.devices import system_info
 
 FORMAT = 1
 KERNELS_OFF = "PYSELFSPEC_KERNELS=off "  # before a command: with upstream's kernels
@@ -43,10 +44,23 @@ def provenance(
         "model_sha256": digest,
         "fingerprint": fingerprint.of_model(check(model)),
         "machine": machine(),
+        "system": system_info(),
         "threads": threads,
         "command": f"{program} {model.name} --threads {threads}{options}",
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def has_avx2_only(record: Record) -> bool:
+    """Return whether the processor has AVX2 and no AVX-512; False where a record does not say."""
+    system = record.get("system", "")
+    return "AVX2 = 1" in system and "AVX512 = 1" not in system
+
+
+def processor(record: Record) -> str:
+    """Return the name of the processor, with its instructions where it has AVX2 only."""
+    name = str(record["machine"]).split(",")[0]
+    return f"{name}, AVX2" if has_avx2_only(record) else name
 
 
 def rounded(us: Iterable[float]) -> list[int]:

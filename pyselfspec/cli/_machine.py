@@ -123,7 +123,7 @@ class DeviceOptions:
         default=AUTO,
         help="How to load weights for the CPU: copy them into memory (faster passes), map the file "
         "(loads faster, shared between processes), or auto: copy what is faster so, if twice the "
-        "file's size is free. Unless map is given, IQ2 and IQ3 may take up to 2.2 times as much "
+        "file's size is free. Unless map is given, IQ1 to IQ3 may take up to 2.9 times as much "
         "memory, in which they are faster.",
     )
     rpc: tuple[str, ...] = rare(

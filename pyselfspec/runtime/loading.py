@@ -6,8 +6,8 @@ to a mapped file, whose addresses take longer to translate; see native/memory. A
 to load, and processes that run the same model do not share it. Weights of most types have eight
 rows interleaved for this CPU when they are loaded, see native/kernels, which is a copy in any case.
 
-Weights that are indices of tables (IQ2, IQ3) are multiplied two to four times as fast when they are
-unpacked to four bits each; see native/kernels/columns_nibbles.cpp.
+Weights that are indices of tables (IQ1 to IQ3) are multiplied two to four times as fast when they
+are unpacked to four bits each; see native/kernels/columns_nibbles.cpp.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class Model(Vocabulary):
     main_gpu: the GPU that split mode "none" uses, and "row" for small tensors.
     load: "copy" the weights into memory, where passes are faster; "map" the file, which loads
         faster and is shared between processes; "auto" copies for the CPU what is faster so, where
-        twice the file's size is free. The attribute is what was chosen. IQ2 and IQ3 may take up to
-        2.2 times as much memory as in the file, unless "map" is given; see `loading`.
+        twice the file's size is free. The attribute is what was chosen. IQ1 to IQ3 may take up to
+        2.9 times as much memory as in the file, unless "map" is given; see `loading`.
     rpc: servers "host:port" of devices of other machines, see docs/rpc.md; these come before the
         GPUs of this machine, and count as GPUs.
     lora: files of LoRA adapters, alone or with a scale, see ``adapters``; contexts use them with

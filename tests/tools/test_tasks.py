@@ -55,7 +55,7 @@ def test_a_run(demo_path: Path, tasks_file: Path, tmp_path: Path) -> None:
                 assert (sum(run["n_accepted_at"]) > 0) is (way != "plain")
                 if way == "plain":
                     assert run["n_steps"] == sum(run["n_tokens"])
-        kinds = [row[3] for row in tasks.cells(record)]
+        kinds = [row[5] for row in tasks.cells(record)]
         assert kinds == ["story", "turns", "all"]
 
 

@@ -11,7 +11,6 @@ import click
 import numpy as np
 
 from pyselfspec import Context, Model
-from pyselfspec.runtime.ffi.devices import system_info
 from pyselfspec.runtime.loading import COPY, MAP
 from tools.records import Record, provenance, rounded
 
@@ -70,8 +69,8 @@ def measure(path: Path, threads: int, n_rounds: int) -> Record:
 @click.option("--rounds", type=click.IntRange(min=1), default=5)
 def command(model: Path, threads: int, out: Path | None, rounds: int) -> None:
     """Copied weights against a mapped file."""
-    record = {"system": system_info()} | measure(model, threads, rounds)
-    keep(provenance("loading", model, threads) | record, TABLES[0], out)
+    record = provenance("loading", model, threads) | measure(model, threads, rounds)
+    keep(record, TABLES[0], out)
 
 
 def cells(record: Record) -> list[list[str]]:

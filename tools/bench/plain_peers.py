@@ -15,10 +15,9 @@ import click
 
 from pyselfspec.bench.upstream import ENVIRONMENT
 from pyselfspec.gguf import file as gguf_file
-from pyselfspec.runtime.ffi.devices import system_info
 from pyselfspec.runtime.kv_types import CACHE_TYPES
 from pyselfspec.util.build import LIB_DIR
-from tools.records import Record, provenance
+from tools.records import Record, processor, provenance
 
 from . import peers, prompts
 from ._options import keep, model_argument, progress, run_options
@@ -87,7 +86,6 @@ def command(
     """Plain decoding and prompts over unpatched llama.cpp, which `peers build FOLDER` builds."""
     result = measured(folder.resolve(), model, threads, rounds, tokens, prompt)
     record: Record = {
-        "system": system_info(),
         "tokens": tokens,
         "prompt": prompt,
         "bytes": gguf_file.check(model).weight_bytes(),
@@ -109,13 +107,6 @@ def _ratio(us: dict[str, list[int]], slow: str, fast: str) -> str:
     return f"{statistics.median(us[slow]) / statistics.median(us[fast]):.2f}"
 
 
-def _processor(record: Record) -> str:
-    """Return the processor's name, and that it has AVX2 only where it has no AVX-512."""
-    has_avx512 = "AVX512 = 1" in record["system"]
-    name = str(record["machine"]).split(",")[0]
-    return name if has_avx512 else f"{name}, AVX2"
-
-
 def cells(record: Record) -> list[list[str]]:
     token, prompt = record["us"]["token"], record["us"]["prompt"]
     ms = {name: statistics.median(us) / 1000 for name, us in token.items()}
@@ -124,7 +115,7 @@ def cells(record: Record) -> list[list[str]]:
     memory = statistics.median(record["read"])
     return [
         [
-            _processor(record),
+            processor(record),
             record["model"],
             str(record["threads"]),
             f"{1000 / ms[STOCK]:.1f}",

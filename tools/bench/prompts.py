@@ -7,7 +7,6 @@ from statistics import median
 
 import click
 
-from pyselfspec.runtime.ffi.devices import system_info
 from pyselfspec.runtime.kv_types import CACHE_TYPES
 from pyselfspec.util.build import LIB_DIR
 from tools.records import Record, provenance
@@ -35,7 +34,7 @@ def command(
     arguments = [str(model), str(threads), str(tokens), *names]
     times = alternate(builds, rounds, arguments, PROGRAM)
     us = {b: {names[number]: runs for number, runs in of.items()} for b, of in times.items()}
-    record: Record = {"system": system_info(), "tokens": tokens, "us": us}
+    record: Record = {"tokens": tokens, "us": us}
     given = f" --tokens {tokens}"
     keep(provenance("prompts", model, threads, given) | record, TABLES[0], out)
 

@@ -21,7 +21,7 @@ import click
 import httpx
 
 from pyselfspec.cli._signals import as_ctrl_c
-from tools.records import Record, provenance
+from tools.records import Record, processor, provenance
 
 from ._llama_server import HOST
 from ._llama_server import serving as llama_serving
@@ -167,7 +167,7 @@ def cells(record: Record) -> list[list[str]]:
         rows.append(
             [
                 record["model"],
-                record["machine"].split(",")[0],
+                processor(record),
                 str(record["threads"]),
                 f"{record.get('temperature', 0):g}",
                 ", ".join(record.get("kinds", ())) or "all",

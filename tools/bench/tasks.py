@@ -31,7 +31,7 @@ from pyselfspec.bench.variants import Variant
 from pyselfspec.speculate.config import AUTO
 from pyselfspec.templates.messages import ASSISTANT, USER, Message
 from pyselfspec.templates.template import ChatTemplate
-from tools.records import Record, provenance
+from tools.records import Record, processor, provenance
 
 from ._options import (
     file_path,
@@ -341,6 +341,7 @@ def together(runs: Iterable[Record]) -> Record:
 def cells(record: Record) -> list[list[str]]:
     """One row per drafter and kind of tasks, and one over all kinds."""
     plain = record["runs"][PLAIN]
+    start = (record["model"], processor(record), str(record["threads"]))
     rows = []
     for name, by_kind in record["runs"].items():
         if name == PLAIN:
@@ -350,7 +351,7 @@ def cells(record: Record) -> list[list[str]]:
                 together(runs.values()) if kind == ALL else runs[kind] for runs in (by_kind, plain)
             ]
             shown = _cells(figures(*pair), len(pair[0]["us"]))
-            rows.append([record["model"], name, f"{record['temp']:g}", kind, *shown])
+            rows.append([*start, name, f"{record['temp']:g}", kind, *shown])
     return rows
 
 
@@ -372,6 +373,8 @@ TABLES = (
         "tasks",
         (
             "model",
+            "processor",
+            "threads",
             "draft",
             "temperature",
             "task",
@@ -383,7 +386,7 @@ TABLES = (
             "of tokens 1, 2, 4",
             "same texts",
         ),
-        "<<><>><>>>>",
+        "<<><><>><>>>>",
         cells,
     ),
 )

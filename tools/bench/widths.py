@@ -12,10 +12,9 @@ from types import MappingProxyType
 
 import click
 
-from pyselfspec.runtime.ffi.devices import system_info
 from pyselfspec.runtime.kv_types import CACHE_TYPE, CACHE_TYPES
 from pyselfspec.util.build import LIB_DIR
-from tools.records import Record, provenance
+from tools.records import Record, has_avx2_only, provenance
 
 from ._options import keep, model_argument, run_options
 from ._pass_times import N_PAST, N_PROMPT, PROMPT, WIDTHS
@@ -90,7 +89,7 @@ def command(
         raise click.BadParameter(f"{context} is no multiple of {N_PROMPT}", param_hint="--context")
     arguments = [str(model), *map(str, (threads, context, CACHE_TYPES[cache_type]))]
     times = alternate({"stock": stock, "pyselfspec": LIB_DIR}, rounds, arguments)
-    record: Record = {"system": system_info(), "context": context, "cache_type": cache_type}
+    record: Record = {"context": context, "cache_type": cache_type}
     given = f" --context {context} --cache-type {cache_type}"
     keep(provenance("widths", model, threads, given) | record | {"us": times}, TABLES[0], out)
 
@@ -111,15 +110,13 @@ def over_stock(record: Record, build: str) -> list[str]:
 
 
 def cells(record: Record) -> list[list[str]]:
-    system = record.get("system", "")
-    avx2 = "AVX2 = 1" in system and "AVX512 = 1" not in system
     model = record["model"]
     if record.get("context", N_PAST) != N_PAST:
         model += f", {record['context']} tokens before, K and V {record['cache_type'].upper()}"
     return [
         [
             f"{model}, one thread" if record["threads"] == 1 else model,
-            f"{build}, AVX2" if avx2 else build,
+            f"{build}, AVX2" if has_avx2_only(record) else build,
             f"{min(times['1']) / 1000:.1f}",
             *over_stock(record, build),
         ]

@@ -83,7 +83,7 @@ def _fill_from_table(ggml_type: Type) -> Callable[[Bytes, float, np.random.Gener
     return fill
 
 
-IN_TABLES = (Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S)
+IN_TABLES = (Type.IQ1_S, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S)
 FILL: dict[Type, Callable[[Bytes, float, np.random.Generator], None]] = {
     Type.Q4_0: _fill_q4_0,
     Type.Q8_0: _fill_q8_0,

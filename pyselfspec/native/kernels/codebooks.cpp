@@ -1,4 +1,5 @@
 // IQ1 to IQ3 in the file's layout: an index stands for eight or four weights of a table; IQ2 and IQ3 store their signs apart.
+#include "interleave.h"
 #include "superblocks.h"
 
 #if defined(SELFSPEC_KERNELS)
@@ -160,8 +161,7 @@ struct IQ1_M : Plain<16> {
     using block = block_iq1_m;
     const block * b;
 
-    explicit IQ1_M(const block * b) : IQ1_M(b, read<8>(b->scales)) {}
-    IQ1_M(const block * b, uint64_t scales) : Plain(three_bits(scales), scale(scales)/8), b(b) {}
+    explicit IQ1_M(const block * b) : Plain(three_bits(read<8>(b->scales)), from_half(scale_of_numbers(b->scales))/8), b(b) {}
 
     SELFSPEC_PART Signed vector(int i) const {
         static constexpr uint64_t LESS[] = {0xffffffffffffffff, 0x0101010101010101};
@@ -177,10 +177,6 @@ struct IQ1_M : Plain<16> {
             return (x & 7) | (x & 7 << 3) << 5 | (x & 7 << 6) << 10 | (x & 7 << 9) << 15;
         };
         return odd(words16(four(0), four(1), four(2), four(3)));
-    }
-
-    static float scale(uint64_t from) {
-        return from_half((uint16_t) ((from >> 12 & 0xf) | (from >> 24 & 0xf0) | (from >> 36 & 0xf00) | (from >> 48 & 0xf000)));
     }
 };
 

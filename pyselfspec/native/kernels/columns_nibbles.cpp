@@ -1,7 +1,7 @@
-// IQ2 and IQ3 with eight rows interleaved and four bits for each weight, where there is no AVX-512 VBMI to look up their indices.
+// IQ1 to IQ3 with eight rows interleaved and four bits for each weight, where there is no AVX-512 VBMI to look up their indices.
 //
-// In the file an index stands for eight weights (IQ2) or four (IQ3). Looking it up takes longer than reading 4.6 bits from memory, by
-// which one instruction looks up 32 weights. But weights take 1.3 (IQ3_S) to 2.2 times (IQ2_XXS) as much memory as in the file.
+// In the file an index stands for eight weights (IQ1, IQ2) or four (IQ3). Looking it up takes longer than reading 4.6 bits from memory, by
+// which one instruction looks up 32 weights. But weights take 1.3 (IQ3_S) to 2.9 times (IQ1_S) as much memory as in the file.
 #define GGML_COMMON_DECL_CPP
 #define GGML_COMMON_IMPL_CPP
 #include "columns_k.h"
@@ -11,9 +11,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 namespace selfspec {
+
+template <> inline uint16_t scale_of(const block_iq1_m & row) { return scale_of_numbers(row.scales); }
 
 namespace {
 
@@ -27,6 +30,7 @@ struct block_nibblesx8 {
 // A weight is d/PART times its scale times a signed size. Bits of the size, from SHIFT on, are its code: a nibble is 8 + code, or for a
 // negative weight 7 - code.
 using Sizes = std::array<int8_t, 8>;  // by code
+constexpr Sizes IN_IQ1     = {1, 0, 0, 7, 9};
 constexpr Sizes IN_IQ2     = {0, 8, 0, 25, 0, 43};
 constexpr Sizes IN_IQ3_XXS = {4, 12, 20, 28, 36, 44, 52, 62};
 constexpr Sizes IN_IQ3_S   = {1, 3, 5, 7, 9, 11, 13, 15};
@@ -36,6 +40,8 @@ template <typename Block, int PART_, int SHIFT_, const Sizes & SIZES_> struct Ty
     static constexpr int           PART = PART_, SHIFT = SHIFT_;
     static constexpr const Sizes & SIZES = SIZES_;
 };
+using IQ1_S   = Type<block_iq1_s, 8, 1, IN_IQ1>;
+using IQ1_M   = Type<block_iq1_m, 8, 1, IN_IQ1>;
 using IQ2_XXS = Type<block_iq2_xxs, 8, 3, IN_IQ2>;
 using IQ2_XS  = Type<block_iq2_xs, 8, 3, IN_IQ2>;
 using IQ2_S   = Type<block_iq2_s, 8, 3, IN_IQ2>;
@@ -55,6 +61,24 @@ uint64_t seven_signs(const void * four_sevens, int i) {
     return ksigns64[all >> 7*i & 127];
 }
 
+// Eight times -1, 0 or 1 and an eighth, which is added or subtracted.
+Eight with_eighth(uint64_t weights, bool subtracted) {
+    Eight out = {};
+    for (int shift = 0; shift < 64; shift += 8) {
+        const int value = 8*(int8_t) (weights >> shift) + (subtracted ? -1 : 1);
+        out.sizes    |= (uint64_t) std::abs(value) << shift;
+        out.negative |= (uint64_t) (value < 0) << shift;
+    }
+    return out;
+}
+
+Eight eight(const block_iq1_s & b, int i) {
+    return with_eighth(iq1s_grid[b.qs[i] | (b.qh[i/4] >> 3*(i%4) & 7) << 8], b.qh[i/4] >> 15);
+}
+Eight eight(const block_iq1_m & b, int i) {
+    const int nibble = b.qh[i/2] >> 4*(i%2);
+    return with_eighth(iq1s_grid[b.qs[i] | (nibble & 7) << 8], nibble >> 3 & 1);
+}
 Eight eight(const block_iq2_xxs & b, int i) {
     const uint16_t * part = b.qs + 4*(i/4);
     return {iq2xxs_grid[((const uint8_t *) part)[i%4]], seven_signs(part + 2, i%4)};
@@ -71,7 +95,13 @@ Eight eight(const block_iq3_s & b, int i) {
     return {two_fours(four(2*i), four(2*i + 1)), one_bit_of_each(b.signs[i])};
 }
 
-// The scale of weights 16*i to 16*i + 15 has four bits: x for 2x + 1.
+// The scale of weights 16*i to 16*i + 15 has three or four bits: x for 2x + 1.
+int scale_bits(const block_iq1_s & b, int i)   { return b.qh[i/2] >> 12 & 7; }
+int scale_bits(const block_iq1_m & b, int i) {
+    uint16_t four;
+    memcpy(&four, b.scales + 2*(i/4), sizeof(four));
+    return four >> 3*(i%4) & 7;
+}
 int scale_bits(const block_iq2_xxs & b, int i) { return b.qs[4*(i/2) + 3] >> 12; }
 int scale_bits(const block_iq2_xs & b, int i)  { return b.scales[i/2] >> 4*(i%2) & 15; }
 int scale_bits(const block_iq2_s & b, int i)   { return b.scales[i/2] >> 4*(i%2) & 15; }
@@ -102,6 +132,8 @@ template <typename T> void interleave(const typename T::Row & row, int r, Rows<T
 
 int interleave_codebook(ggml_tensor * t, const void * data, size_t size) {
     switch (t->type) {
+        case GGML_TYPE_IQ1_S:   return interleave_all<block_iq1_s, Rows<IQ1_S>>(t, data, size);
+        case GGML_TYPE_IQ1_M:   return interleave_all<block_iq1_m, Rows<IQ1_M>>(t, data, size);
         case GGML_TYPE_IQ2_XXS: return interleave_all<block_iq2_xxs, Rows<IQ2_XXS>>(t, data, size);
         case GGML_TYPE_IQ2_XS:  return interleave_all<block_iq2_xs, Rows<IQ2_XS>>(t, data, size);
         case GGML_TYPE_IQ2_S:   return interleave_all<block_iq2_s, Rows<IQ2_S>>(t, data, size);
@@ -159,6 +191,8 @@ template <typename T> constexpr Scheme NIBBLES = {Nibbles<T>::FORM, product<Nibb
 
 Scheme codebook_column_scheme(ggml_type type) {
     switch (type) {
+        case GGML_TYPE_IQ1_S:   return NIBBLES<IQ1_S>;
+        case GGML_TYPE_IQ1_M:   return NIBBLES<IQ1_M>;
         case GGML_TYPE_IQ2_XXS: return NIBBLES<IQ2_XXS>;
         case GGML_TYPE_IQ2_XS:  return NIBBLES<IQ2_XS>;
         case GGML_TYPE_IQ2_S:   return NIBBLES<IQ2_S>;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 
 namespace selfspec {
@@ -12,8 +13,17 @@ namespace selfspec {
 // Calls f(first, last) for shares of n rows, on all cores.
 void in_shares(int64_t n, int64_t share, const std::function<void(int64_t first, int64_t last)> & f);
 
-// IQ2 and IQ3, see columns_codebooks.cpp and columns_nibbles.cpp; returns what selfspec_interleave() does.
+// IQ1 to IQ3, see columns_codebooks.cpp and columns_nibbles.cpp; returns what selfspec_interleave() does.
 int interleave_codebook(ggml_tensor * t, const void * data, size_t size);
+
+template <typename Row> uint16_t scale_of(const Row & row) { return row.d; }
+
+// In IQ1_M, which four numbers have in their upper bits.
+inline uint16_t scale_of_numbers(const uint8_t (&scales)[8]) {
+    uint64_t x;
+    memcpy(&x, scales, sizeof(x));
+    return (uint16_t) ((x >> 12 & 0xf) | (x >> 24 & 0xf0) | (x >> 36 & 0xf00) | (x >> 48 & 0xf000));
+}
 
 // Copies blocks by `interleave(row, r, to)`, which writes all but the scale of row r's block to `to`, which is zero before.
 template <typename Row, typename Rows> int interleave_all(ggml_tensor * t, const void * data, size_t size) {
@@ -28,7 +38,7 @@ template <typename Row, typename Rows> int interleave_all(ggml_tensor * t, const
             Rows & all = to[group*n_blocks + b] = {};
             for (int r = 0; r < 8; r++) {
                 const Row & row = from[(8*group + r)*n_blocks + b];
-                all.d[r] = row.d;
+                all.d[r] = scale_of(row);
                 interleave(row, r, all);
             }
         }

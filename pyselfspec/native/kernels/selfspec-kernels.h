@@ -59,7 +59,7 @@ bool    selfspec_is_narrow(int64_t n_tokens);
 int64_t selfspec_rows_in_fours(int64_t n_rows);  // number of rows, of n_rows, for which the product of four rows may be used
 
 // Returns whether the kernels here read these weights with eight rows interleaved, and whether that is a layout of ours: of Q3_K,
-// IQ4_XS, IQ2 and IQ3.
+// IQ4_XS and IQ1 to IQ3.
 bool selfspec_reads_columns(const struct ggml_tensor * weights);
 bool selfspec_has_layout(const struct ggml_tensor * weights);
 
@@ -76,7 +76,7 @@ int selfspec_interleave_in_shares(struct ggml_tensor * tensor, const void * data
 // Returns the function below that has this name, NULL if there is none: they are found through the backend's registry.
 void * selfspec_function(const char * name);
 
-// Without AVX-512 VBMI, IQ2 and IQ3 take more memory interleaved than in the file. So they are interleaved only in models that are
+// Without AVX-512 VBMI, IQ1 to IQ3 take more memory interleaved than in the file. So they are interleaved only in models that are
 // loaded by a thread which has called selfspec_let_grow(true). selfspec_interleaved_size() returns the bytes that 256 weights of a
 // type take interleaved, 0 for types that stay as they are in the file.
 void    selfspec_let_grow(bool may);
