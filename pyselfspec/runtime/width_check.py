@@ -1,14 +1,11 @@
-"""Measure whether logits depend on the width of a pass, and list types of weights with which wide
-passes are exact."""
+"""Measure whether logits depend on the width of a pass."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gguf.header import tensor_types
 from .context import Context
-from .ffi.load import native
 
 WIDTHS = (2, 3, 5, 8, 9, 16, 17)  # kernels change between these
 
@@ -26,19 +23,6 @@ def same_at_widths(context: Context) -> bool | None:
     tokens = [i * n_vocab // widths[-1] for i in range(widths[-1])]
     one = _logits(context, tokens, 1)
     return all(np.array_equal(_logits(context, tokens, width), one) for width in widths)
-
-
-def exact_types(*, fast: bool = False) -> frozenset[str]:
-    """Return the types of weights, by their ggml names, whose products on this CPU give each token
-    identical bits at every width up to Context.abilities.exact_width.
-
-    fast: only types that the library multiplies by several tokens at once. With the others a pass
-    costs about as much as its tokens one by one.
-    """
-    names = {number: name for number, (name, _, _) in tensor_types().items()}
-    return frozenset(
-        name for number, name in names.items() if native.selfspec_type_width(number, fast)
-    )
 
 
 def _logits(context: Context, tokens: list[int], width: int) -> NDArray[np.uint32]:

@@ -147,13 +147,5 @@ def test_types_of_the_weights(demo_path: Path, demo_facts: dict[str, Any]) -> No
             name = tensor.tensor_type.name
             n_bytes[name] = n_bytes.get(name, 0) + int(tensor.n_bytes)
     assert {each["type"]: each["n_bytes"] for each in demo_facts["weights"]} == n_bytes
-    q4, slow = {"type": "Q4_1", "n_bytes": 300}, {"type": "Q1_0", "n_bytes": 100}
-    facts = demo_facts | {"exact_width": 32}
-    fast = info._text(facts | {"weights": [q4 | {"exact": True, "fast": True}]})
-    assert "weights: Q4_1 100%; verifying several tokens at once is fast" in fast
-    both = [q4 | {"exact": True, "fast": True}, slow | {"exact": True, "fast": False}]
-    text = info._text(facts | {"weights": both})
-    assert "weights: Q4_1 75%, Q1_0 25%; verifying several tokens at once is slow with Q1_0" in text
-    assert "weights: Q4_1 75%, Q1_0 25%\n" in info._text(
-        facts | {"weights": both, "exact_width": 0}
-    )
+    weights = [{"type": "Q4_1", "n_bytes": 300}, {"type": "Q1_0", "n_bytes": 100}]
+    assert "weights: Q4_1 75%, Q1_0 25%\n" in info._text(demo_facts | {"weights": weights})

@@ -372,6 +372,10 @@ int main() {
     };
     for (int i = 0; i < GGML_TYPE_COUNT; i++) {
         const auto type = (ggml_type) i;
+        if (ggml_get_type_traits(type)->to_float && !file_scheme(type, GGML_PREC_UNDEFINED).kernel) {
+            printf("%s has no kernel\n", ggml_type_name(type));
+            n_failed++;
+        }
         check_all(type, file_scheme(type, GGML_PREC_UNDEFINED), false);
         check_all(type, column_scheme(type), true);
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyselfspec.runtime.width_check import exact_types
+from pyselfspec import Model
 from pyselfspec.util.build import LIB_DIR
 
 F32, F16, BF16 = 0, 1, 30  # ggml types
@@ -63,9 +64,10 @@ class Ggml:
 
 
 @pytest.fixture(scope="module")
-def ggml() -> Ggml:
-    if not exact_types():
-        pytest.skip("our kernels do not compute here")
+def ggml(demo_path: Path) -> Ggml:
+    with Model(demo_path) as model, model.context(n_ctx=64) as context:
+        if not context.abilities.exact_width:
+            pytest.skip("our kernels do not compute here")
     return Ggml()
 
 

@@ -29,7 +29,7 @@ from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
 from pyselfspec.gguf.header import tensor_types
 from pyselfspec.runtime.ffi import model_calls
-from pyselfspec.runtime.width_check import exact_types, same_at_widths
+from pyselfspec.runtime.width_check import same_at_widths
 from pyselfspec.util import build
 from tools.models import random_gguf, tiny_archs, tiny_gguf, tiny_vocab
 
@@ -227,8 +227,7 @@ class OfOneType(random_gguf.Recipe):
 def test_every_type_of_the_pin(
     type_name: str, tiny_path: TinyPath, new_context: NewContext, tmp_path: Path
 ) -> None:
-    """Exact with this processor, and as fast as the library says; what it repacks and, in the head,
-    what it does not."""
+    """Exact with this processor: what the library repacks and, in the head, what it does not."""
     path = tmp_path / "model.gguf"
     if type_name in GGMLQuantizationType.__members__:
         shape = random_gguf.Shape(n_layer=1, n_embd=256, n_ff=768, n_vocab=519)
@@ -249,8 +248,6 @@ def test_every_type_of_the_pin(
         assert context.abilities.exact_prompts == (type_name not in INEXACT_PROMPTS)
         if context.abilities.exact_prompts:
             assert_same_in_all_pieces(context)
-    assert type_name in exact_types()
-    assert type_name in exact_types(fast=True)
 
 
 PROMISED = """

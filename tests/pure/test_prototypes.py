@@ -92,7 +92,7 @@ def test_the_prototypes_are_those_of_the_header() -> None:
         ("selfspec_graph_bytes", (ctypes.c_int64, ctypes.c_void_p)),  # signed
         ("selfspec_log_show", (ctypes.c_int32, ctypes.c_bool)),  # a result where there is none
         ("selfspec_error", (ctypes.c_int32, ctypes.c_void_p)),  # half a pointer
-        ("selfspec_type_width", (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)),
+        ("selfspec_stop_passes", (None, ctypes.c_void_p, ctypes.c_int32)),
         ("selfspec_gone", (None,)),
     ],
 )

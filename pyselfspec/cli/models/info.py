@@ -18,7 +18,7 @@ from ...runtime.kv_types import CACHE_TYPES
 from ...runtime.memory import needed_bytes
 from ...runtime.model import Model
 from ...runtime.processor import cpu_backend, variant
-from ...runtime.width_check import exact_types, same_at_widths
+from ...runtime.width_check import same_at_widths
 from ...speculate.drafters.twin import can_have_twin
 from ...util.sizes import size_text
 from .._help import ManyOptions
@@ -77,7 +77,7 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
         "can_skip_ffn": sorted(support.ffn),
         "can_draft": context.abilities.can_draft,
         "n_snapshots": 0 if context.abilities.can_rollback else context.abilities.max_rollback,
-        "weights": _weights(file, bool(context.abilities.exact_width)),
+        "weights": _weights(file),
         "cpu_code": variant(cpu_backend()),
         "exact_width": context.abilities.exact_width,
         "exact_prompts": context.abilities.exact_prompts,
@@ -91,18 +91,13 @@ def _facts(model: Model, context: Context) -> dict[str, Any]:
     }
 
 
-def _weights(file: GgufFile, on_cpu: bool) -> list[dict[str, Any]]:
-    """Return the types of the matrices, most bytes first, and whether passes over several tokens
-    are exact and fast with them on this CPU."""
+def _weights(file: GgufFile) -> list[dict[str, Any]]:
+    """Return the types of the matrices and their bytes, most bytes first."""
     n_bytes: Counter[str] = Counter()
     for tensor in file.tensors:
         if len(tensor.shape) > 1:
             n_bytes[tensor.type] += tensor.n_bytes
-    exact, fast = (exact_types(fast=only) if on_cpu else () for only in (False, True))
-    return [
-        {"type": name, "n_bytes": n, "exact": name in exact, "fast": name in fast}
-        for name, n in n_bytes.most_common()
-    ]
+    return [{"type": name, "n_bytes": n} for name, n in n_bytes.most_common()]
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -178,13 +173,7 @@ def _skippable(facts: dict[str, Any], part: str, key: str) -> str:
 def _types(facts: dict[str, Any]) -> str:
     weights = facts["weights"]
     total = sum(each["n_bytes"] for each in weights) or 1
-    shares = ", ".join(f"{each['type']} {each['n_bytes'] / total:.0%}" for each in weights)
-    if not facts["exact_width"]:
-        return shares
-    slow = [each["type"] for each in weights if not each["fast"]]
-    if slow:
-        return f"{shares}; verifying several tokens at once is slow with {', '.join(slow)}"
-    return f"{shares}; verifying several tokens at once is fast with each of them"
+    return ", ".join(f"{each['type']} {each['n_bytes'] / total:.0%}" for each in weights)
 
 
 def _bytes_read(facts: dict[str, Any]) -> int:

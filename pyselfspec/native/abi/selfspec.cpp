@@ -137,17 +137,6 @@ int32_t selfspec_exact_prompts(selfspec_session * session) {
     return session->guarded([&] { return session->has_exact_prompts(); });
 }
 
-int32_t selfspec_type_width(int32_t type, bool fast) {
-    const auto width_of = selfspec_width_of_weights();
-    if (!width_of || type < 0 || type >= GGML_TYPE_COUNT || ggml_type_size((ggml_type) type) == 0) {
-        return 0;
-    }
-    ggml_tensor weights = {};
-    weights.type  = (ggml_type) type;
-    weights.nb[0] = ggml_type_size(weights.type);
-    return std::min(width_of(&weights, fast), SELFSPEC_EXACT_WIDTH);
-}
-
 int32_t selfspec_interleaved_bytes(int32_t type) {
     return type < 0 || type >= GGML_TYPE_COUNT ? 0 : selfspec_interleaved_size_of_type(type);
 }

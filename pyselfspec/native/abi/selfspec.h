@@ -166,11 +166,6 @@ SELFSPEC_API int32_t selfspec_exact_width(struct selfspec_session * session);
 // without a kernel of ours. Negative: a selfspec_status.
 SELFSPEC_API int32_t selfspec_exact_prompts(struct selfspec_session * session);
 
-// Return the value of selfspec_exact_width() for products on the CPU with weights of a ggml_type. With `fast`, return 0 also
-// where such products are exact only because rows are multiplied one by one, so that a pass costs about as much as one pass
-// per row.
-SELFSPEC_API int32_t selfspec_type_width(int32_t type, bool fast);
-
 // Return the bytes that 256 weights of a ggml_type take in RAM where eight rows of them are interleaved for this CPU; 0 where they
 // stay as they are in the file. Types that take more than in the file are interleaved in models that a thread loads while it may
 // let them grow.

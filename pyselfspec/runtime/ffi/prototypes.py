@@ -123,7 +123,6 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     # ngrams, end, n_end, token, n_max, found
     "selfspec_ngrams_others": (INT32, ADDRESS, ADDRESS, INT32, INT32, INT32, ADDRESS),
     # no session
-    "selfspec_type_width": (INT32, INT32, BOOL),
     "selfspec_interleaved_bytes": (INT32, INT32),
     "selfspec_let_weights_grow": (None, BOOL),
     "selfspec_model_state_bytes": (INT64, ADDRESS),
