@@ -157,7 +157,7 @@ inline uint32_t differ16(const void * p, int16_t x) {
 template <typename F> vi every_second(int first, F part) { return join(part(first), part(first + 2)); }
 template <typename F> SELFSPEC_PART vi eights(F at) { return join(two_eights(at(0), at(1)), two_eights(at(2), at(3))); }
 template <typename F> SELFSPEC_PART vi fours(F at)  { return join(four_fours(at, 0), four_fours(at, 4)); }
-template <typename F> vi widen_fours(F at) { return _mm256_cvtepu8_epi32(_mm_unpacklo_epi32(_mm_loadu_si32(at(0)), _mm_loadu_si32(at(1)))); }
+template <typename F> vi widen_fours(F at) { return _mm256_cvtepi8_epi32(_mm_unpacklo_epi32(_mm_loadu_si32(at(0)), _mm_loadu_si32(at(1)))); }
 template <typename F> vi halves_of_words(F at) {
     const vi twice = _mm256_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10, 11, 8, 9, 10, 11, 12, 13, 14, 15, 12, 13, 14, 15);
     const vi words = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(at(0))), twice);

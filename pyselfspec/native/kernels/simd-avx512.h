@@ -214,8 +214,8 @@ template <typename F> SELFSPEC_PART vi fours(F at) {
                               join(four_fours(at, 8), four_fours(at, 12)), 1);
 }
 
-// The four unsigned bytes at each at(i) as 32 bits each.
-template <typename F> vi widen_fours(F at) { return _mm512_cvtepu8_epi32(four_fours(at, 0)); }
+// The four bytes at each at(i) as 32 bits each.
+template <typename F> vi widen_fours(F at) { return _mm512_cvtepi8_epi32(four_fours(at, 0)); }
 
 // 32 bits of each block, twice, the second time shifted right by four; callers mask what crosses bytes. at(0), at(4), ... have the
 // words of four blocks.

@@ -151,7 +151,7 @@ template <typename F> SELFSPEC_PART vi fours(F at) { return as_vi(uint32x4_t{*at
 template <typename F> vi widen_fours(F at) {
     uint32_t bytes;
     memcpy(&bytes, at(0), sizeof(bytes));
-    return as_vi(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes)))));
+    return as_vi(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bytes)))));
 }
 template <typename F> vi halves_of_words(F at) {  // at(0) has those of two blocks
     const int32x2_t words = vreinterpret_s32_s8(vld1_s8((const int8_t *) at(0)));
