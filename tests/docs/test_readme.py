@@ -230,6 +230,12 @@ def test_the_readme_shows_the_gain_of_drafting():
         [of_tasks(model, temperature, "all", "AMD EPYC")[0] for model in MODELS.values()]
         for temperature in ("0", "0.7")
     )
+    of_avx2 = [
+        [of_tasks(model, temperature, "all", "AMD EPYC, AVX2")[0] for model in MODELS.values()]
+        for temperature in ("0", "0.7")
+    ]
+    first, second = (f"{a}, {b} and {c} times" for a, b, c in of_avx2)
+    assert f"with AVX2 only, {first} at temperature 0, and {second} at 0.7" in text
     assert f"drafting is {cold[0]} times as fast as our plain decoding with SmolLM2 135M" in text
     assert f"{cold[1]} times with Gemma 3 270M and {cold[2]} times with a 1.1 B model" in text
     assert f"At temperature 0.7 it is {warm[0]}, {warm[1]} and {warm[2]} times as fast" in text

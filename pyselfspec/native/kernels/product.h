@@ -30,11 +30,11 @@ enum class Layout {
     f32,         // not rounded
     f16,         // rounded to half precision, as upstream does; stored as floats
     bf16,        // rounded to bfloat16; stored as bfloat16 if the processor multiplies it, else as float
-    steps,        // BlockStep
-    steps_sums,   // BlockStep with sums for minimums
-    steps_halves, // BlockStep, the first lane of each block for its first sixteen values
-    steps_pairs,  // BlockStep, in the order of weights of two bits
-    steps_bits,   // BlockStep, in the order of weights of one bit
+    steps,       // BlockStep
+    steps_sums,  // BlockStep with sums for minimums
+    steps_halves,  // BlockStep, the first lane of each block for its first sixteen values
+    steps_pairs,   // BlockStep, in the order of weights of two bits
+    steps_bits,    // BlockStep, in the order of weights of one bit
     columns,     // ColumnBlock
     q8k,         // bytes, a scale per 256
     q8k_sums16,  // bytes, a scale per 256, and the sum of every 16 values as 16 bits

@@ -24,7 +24,7 @@ inline vi high_bytes(vi a)               { return _mm256_srai_epi16(a, 8); }  //
 inline vi add16(vi a, vi b)              { return _mm256_add_epi16(a, b); }
 inline vi times16(vi a, vi b)            { return _mm256_mullo_epi16(a, b); }
 inline vi add8(vi a, vi b)               { return _mm256_add_epi8(a, b); }
-inline vi minus8(vi a, vi b)              { return _mm256_subs_epu8(a, b); }
+inline vi minus8(vi a, vi b)             { return _mm256_subs_epu8(a, b); }
 inline vi mean8(vi a, vi b)              { return _mm256_avg_epu8(a, b); }
 inline vi mac2(vi a, vi b)               { return _mm256_madd_epi16(a, b); }
 inline vi dot2(vi u, vi s)               { return _mm256_maddubs_epi16(u, s); }

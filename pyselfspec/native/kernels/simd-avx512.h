@@ -23,7 +23,7 @@ inline vi sub8(vi a, vi b)               { return _mm512_sub_epi8(a, b); }
 inline vi high_bytes(vi a)               { return _mm512_srai_epi16(a, 8); }  // signed, as 16 bits
 inline vi add16(vi a, vi b)              { return _mm512_add_epi16(a, b); }
 inline vi times16(vi a, vi b)            { return _mm512_mullo_epi16(a, b); }
-inline vi minus8(vi a, vi b)              { return _mm512_subs_epu8(a, b); }  // unsigned, at least 0
+inline vi minus8(vi a, vi b)             { return _mm512_subs_epu8(a, b); }  // unsigned, at least 0
 inline vi mean8(vi a, vi b)              { return _mm512_avg_epu8(a, b); }  // unsigned, rounded up
 inline vi mac2(vi a, vi b)               { return _mm512_madd_epi16(a, b); }
 inline vi dot2(vi u, vi s)               { return _mm512_maddubs_epi16(u, s); }

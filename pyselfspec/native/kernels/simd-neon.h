@@ -269,7 +269,7 @@ struct Signed {
     explicit Signed(vi w) : w(w) {}
 };
 
-// Weights of 0 to 2: 16 bits hold sums of all products of a block.
+// Weights of two bits: 16 bits hold sums of all products of a block.
 struct Tiny {
     vi w;
 };

@@ -187,7 +187,7 @@ struct Signed {
     vi dot2(vi a) const { return selfspec::dot2(size, sign8(a, w)); }
 };
 
-// Weights of 0 to 2: 16 bits hold sums of all products of a block.
+// Weights of two bits: 16 bits hold sums of all products of a block.
 struct Tiny {
     vi w;
 };
