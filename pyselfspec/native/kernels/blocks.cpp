@@ -36,13 +36,8 @@ struct Sides {
     }
 };
 
-// The scales of blocks that begin with them, for types that need nothing else of the head.
-template <typename B> vf leading_scales(const B * b) {
-    return twice([&](int i) { return b[i].d; });
-}
-
-// The same for blocks that are SPAN times 32 weights.
-template <int SPAN, typename B> vf leading_scales(const B * b) {
+// The scales of blocks of SPAN times 32 weights that begin with them, for types that need nothing else of the head.
+template <int SPAN = 1, typename B> vf leading_scales(const B * b) {
     if constexpr (SPAN >= BLOCKS) {
         return repeat_half(b->d);
     }
@@ -75,12 +70,21 @@ inline vf powers(vi heads) {
 
 using Vectors = vi[4];
 
+inline void nibbles(vi first, vi last, Vectors & w) {
+    w[0] = and_(first, repeat(15));
+    w[1] = and_(last, repeat(15));
+    w[2] = and_(right<4>(first), repeat(15));
+    w[3] = and_(right<4>(last), repeat(15));
+}
+
 template <typename B> void nibbles(const B * b, size_t offset, Vectors & w) {
     const Sides raw(b, offset);
-    w[0] = and_(raw.first, repeat(15));
-    w[1] = and_(raw.last, repeat(15));
-    w[2] = and_(right<4>(raw.first), repeat(15));
-    w[3] = and_(right<4>(raw.last), repeat(15));
+    nibbles(raw.first, raw.last, w);
+}
+
+// Replaces nibbles by what they stand for.
+inline void look_up(v16 table, Vectors & w) {
+    each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
 }
 
 // The fifth bits of 32 nibbles lie in four bytes of the head.
@@ -171,9 +175,8 @@ struct MXFP4 : Small {
     Vectors w;
     vf scale;
     explicit MXFP4(const block * b) : scale(powers(heads(b))) {
-        const v16 table = plus8(load16(kvalues_mxfp4), 12);
         nibbles(b, 1, w);
-        each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
+        look_up(plus8(load16(kvalues_mxfp4), 12), w);
     }
 };
 
@@ -183,9 +186,8 @@ struct IQ4_NL : Wide {
     Vectors w;
     vf scale;
     explicit IQ4_NL(const block * b) : scale(leading_scales(b)) {
-        const v16 table = plus8(load16(kvalues_iq4nl), SIGN_OFFSET);
         nibbles(b, 2, w);
-        each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
+        look_up(plus8(load16(kvalues_iq4nl), SIGN_OFFSET), w);
     }
 };
 
@@ -244,15 +246,10 @@ struct NVFP4 : Small {
     Vectors w;
     vf scale;
     explicit NVFP4(const block * b) : scale(floats_of_a_byte(widen_fours([&](int i) { return b[i].d; }))) {
-        const v16  table = plus8(load16(kvalues_mxfp4), 12);
-        const auto part  = [&](int i) { return load16(b[i/2].qs + 16*(i%2)); };
+        const auto part = [&](int i) { return load16(b[i/2].qs + 16*(i%2)); };
         const vi even = every_second(0, part), odd = every_second(1, part);
-        const vi first = even_words(even, odd), last = odd_words(even, odd);
-        w[0] = and_(first, repeat(15));
-        w[1] = and_(last, repeat(15));
-        w[2] = and_(right<4>(first), repeat(15));
-        w[3] = and_(right<4>(last), repeat(15));
-        each<4>([&](auto j) { w[j] = lookup(table, w[j]); });
+        nibbles(even_words(even, odd), odd_words(even, odd), w);
+        look_up(plus8(load16(kvalues_mxfp4), 12), w);
     }
 
     // Halves of numbers with four bits of exponent and three of mantissa (E4M3, unsigned); NaN counts as 0, as it does upstream.

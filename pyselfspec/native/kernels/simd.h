@@ -48,7 +48,7 @@ inline vf round_to_bf16(vf x) {
     return keep_no_number(x, as_floats(and_(up, repeat32((int32_t) 0xffff0000))));
 }
 
-// Scales of four bits, x, of IQ2 and IQ3 are 2x + 1.
+// Scales x of IQ1 to IQ3, of three or four bits, are 2x + 1.
 inline v16 odd(v16 x) { return plus8(twice8(x), 1); }
 
 // Negates the bytes of a for which those of `which` are all ones.

@@ -70,9 +70,9 @@ struct Ternary {
     static constexpr Form FORM = {Layout::q8k_sums32};
     Scales<W> scales;
 
-    explicit Ternary(ggml_half d) : scales{words16(0, 0, 0, 0), from_half(d)} {}
+    explicit Ternary(ggml_half d) : scales{plus8(words16(0, 0, 0, 0), 1), from_half(d)} {}
     vf finish(vi total, const Activations & in, int64_t k, vf acc) const {
-        const vi less = with_sums<32>(plus8(words16(0, 0, 0, 0), 1), in.sums + k/32);
+        const vi less = with_sums<32>(scales.bytes, in.sums + k/32);
         return fma(to_float(sub32(PairScales<Tiny, W>::sum(total), less)), scales.with(in, k), acc);
     }
 };
