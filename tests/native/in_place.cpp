@@ -11,7 +11,7 @@ using namespace selfspec;
 
 namespace {
 
-constexpr int64_t SIZE = 32, N_HEADS = 2, N_ROWS = 4, ALL = SIZE*SIZE*N_HEADS;
+constexpr int64_t SIZE = 32, N_HEADS = 2, N_ROWS = 40, ALL = SIZE*SIZE*N_HEADS;
 
 // The graph of a gated delta net, and what a case does to it.
 struct Net {
@@ -22,7 +22,9 @@ struct Net {
 
     ggml_tensor * floats(int64_t a, int64_t b = 1, int64_t c = 1, int64_t d = 1) { return ggml_new_tensor_4d(ctx, GGML_TYPE_F32, a, b, c, d); }
     ggml_tensor * row(int64_t i) { return ggml_view_1d(ctx, cache, ALL, i*cache->nb[1]); }
-    ggml_tensor * state_after()  { return ggml_view_1d(ctx, op, ALL, ggml_nbytes(op) - ALL*sizeof(float)); }
+    ggml_tensor * state_after(int64_t n_seqs = 1) {
+        return ggml_view_1d(ctx, op, n_seqs*ALL, ggml_nbytes(op) - n_seqs*ALL*sizeof(float));
+    }
     void add(ggml_tensor * node) { ggml_build_forward_expand(graph, node); }
 
     void make_rows(int64_t n_seqs) {
@@ -35,7 +37,9 @@ struct Net {
         op = ggml_gated_delta_net(ctx, of_heads(SIZE), of_heads(SIZE), of_heads(SIZE), of_heads(1), of_heads(1), state, n_kept);
         add(op);
     }
-    void store() { add(ggml_cpy(ctx, state_after(), row(1))); }
+    void store(int64_t n_seqs = 1) {
+        add(ggml_cpy(ctx, state_after(n_seqs), ggml_view_1d(ctx, cache, n_seqs*ALL, cache->nb[1])));
+    }
 };
 
 void show(const char * name, const std::function<void(Net &)> & make) {
@@ -56,7 +60,9 @@ void show(const char * name, const std::function<void(Net &)> & make) {
 
 int main() {
     show("plain", [](Net & net) { net.make_rows(1); net.make_op(1); net.store(); });
-    show("two sequences", [](Net & net) { net.make_rows(2); net.make_op(2); net.store(); });
+    show("two sequences", [](Net & net) { net.make_rows(2); net.make_op(2); net.store(2); });
+    show("one of two sequences is stored", [](Net & net) { net.make_rows(2); net.make_op(2); net.store(); });
+    show("33 sequences", [](Net & net) { net.make_rows(33); net.make_op(33); net.store(33); });
     show("two states kept", [](Net & net) { net.make_rows(1); net.make_op(1, 2); net.store(); });
     show("not stored", [](Net & net) { net.make_rows(1); net.make_op(1); });
     show("the copy is read", [](Net & net) {

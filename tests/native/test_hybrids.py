@@ -17,6 +17,7 @@ from tiny_hybrids import write_hybrid
 
 from pyselfspec import GREEDY, Completion, Model
 from pyselfspec.errors import ModelFileError
+from pyselfspec.runtime.passes import Pass, Rows
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -103,6 +104,29 @@ def test_threads_and_widths_change_no_bit(tmp_path: Path, arch: str) -> None:
                 found += [decoded(context, tokens, width) for width in (1, 5, 24)]
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.sanitized
+@ARCHS
+def test_sequences_in_any_order_have_the_bits_that_they_have_alone(
+    tmp_path: Path, arch: str
+) -> None:
+    """Also where the new state of one is written over the old one of another."""
+    n_seqs, n_passes = 4, 12
+    texts = [random_tokens(seed, n_passes) for seed in range(n_seqs)]
+    rng = np.random.default_rng(0)
+    path = write_hybrid(tmp_path / "m.gguf", arch, varied=True)
+    with (
+        Model(path) as model,
+        model.context(n_ctx=256, n_threads=3, n_seq_max=n_seqs) as context,
+    ):
+        alone = [decoded(context, text, 1) for text in texts]
+        context.sequence().drop()
+        for i in range(n_passes):
+            order = rng.permutation(n_seqs)
+            rows = Rows.joined(Rows.of(int(seq), i, [texts[seq][i]]) for seq in order)
+            found = context.run(rows, Pass()).logits
+            np.testing.assert_array_equal(found, [alone[seq][i] for seq in order])
 
 
 LOGITS = """

@@ -260,7 +260,9 @@ def test_attention_with_emulated_vectors(tmp_path: Path) -> None:
 
 # whether the copy of the state before is left out, and that of the state after; nodes left out
 LEFT_OUT = """plain: 1 1 2
-two sequences: 0 0 0
+two sequences: 1 1 2
+one of two sequences is stored: 0 0 0
+33 sequences: 0 1 1
 two states kept: 0 0 0
 not stored: 0 0 0
 the copy is read: 0 1 1

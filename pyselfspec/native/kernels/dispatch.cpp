@@ -61,7 +61,7 @@ bool selfspec::compute(const selfspec_meetings & at, const ggml_compute_params *
         return true;
     }
     if (takes_recurrence(op)) {
-        recurrence(params, op, {at.gathered, at.stored}, at.row);
+        recurrence(params, op, {at.gathered, at.stored}, at.rows);
         return true;
     }
     if (takes_window(op)) {

@@ -1,4 +1,4 @@
-// A graph copies the state of a sequence out of the cache (GET_ROWS), makes another from it, and copies that back (CPY). With states of
+// A graph copies the states of sequences out of the cache (GET_ROWS), makes others from them, and copies these back (CPY). With states of
 // 1 MB in most blocks, as Qwen3.5 has them, these copies were a third of what a pass over one token reads and writes. Here a recurrence
 // reads a row of the cache and writes another one, or the same, and they are left out where nothing else reads them.
 #include "in_place.h"
@@ -9,6 +9,7 @@
 
 #include "ranges.h"
 #include "recurrences.h"
+#include "selfspec-kernels.h"
 
 #include "ggml-impl.h"
 
@@ -38,14 +39,14 @@ template <typename F> int find_node(const ggml_cgraph * graph, int begin, F f) {
     return (int) (std::find_if(graph->nodes + begin, graph->nodes + graph->n_nodes, f) - graph->nodes);
 }
 
-// The state after a recurrence, behind its results.
+// The states after a recurrence, behind its results.
 Range state_after(const ggml_tensor * op) {
     Range all(op);
     all.begin = all.end - state_bytes(op);
     return all;
 }
 
-// Whether a node copies the state after a recurrence as it is.
+// Whether a node copies the states after a recurrence as they are.
 bool stores(const ggml_tensor * node, const ggml_tensor * op) {
     const ggml_tensor * from = node->src[0];
     return node->op == GGML_OP_CPY && root_of(from) == op && node->type == GGML_TYPE_F32 && ggml_is_contiguous(node) &&
@@ -59,11 +60,11 @@ bool reads_of(const ggml_tensor * node, const ggml_tensor * other, Range bytes) 
     });
 }
 
-// Returns the node that copied the state before recurrence i, if what it copied is still there and nothing else reads it; else NULL.
+// Returns the node that copied the states before recurrence i, if what it copied is still there and nothing else reads it; else NULL.
 const ggml_tensor * gathered_for(const ggml_cgraph * graph, int i) {
     const ggml_tensor * op = graph->nodes[i], * state = state_before(op), * rows = root_of(state);
-    if (rows->op != GGML_OP_GET_ROWS || is_output(rows) || ggml_nelements(rows->src[1]) != 1 || rows->src[0]->type != GGML_TYPE_F32 ||
-        state->data != rows->data) {
+    if (rows->op != GGML_OP_GET_ROWS || is_output(rows) || ggml_nelements(rows->src[1]) != n_sequences(op) ||
+        n_sequences(op) > SELFSPEC_MOST_STATES || rows->src[0]->type != GGML_TYPE_F32 || state->data != rows->data) {
         return nullptr;
     }
     const int  copied  = find_node(graph, 0, [&](const ggml_tensor * node) { return node == rows; });
@@ -78,7 +79,7 @@ const ggml_tensor * gathered_for(const ggml_cgraph * graph, int i) {
 
 InPlace in_place(const ggml_cgraph * graph, int i) {
     const ggml_tensor * op = graph->nodes[i];
-    if (!takes_recurrence(op) || !has_one_state(op) || is_output(op)) {
+    if (!takes_recurrence(op) || !keeps_one_state(op) || is_output(op)) {
         return {};
     }
     const int n = graph->n_nodes, last = find_node(graph, i + 1, [&](const ggml_tensor * node) { return stores(node, op); });

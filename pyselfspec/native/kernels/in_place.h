@@ -8,8 +8,8 @@ namespace selfspec {
 
 // What a recurrence does in place of other nodes.
 struct InPlace {
-    const ggml_tensor * gathered;  // copies the state before it out of the cache; NULL if that is computed
-    const ggml_tensor * stored;    // copies the state after it back; NULL if both are computed
+    const ggml_tensor * gathered;  // copies the states before it out of the cache; NULL if that is computed
+    const ggml_tensor * stored;    // copies the states after it back; NULL if both are computed
 };
 
 // Returns what node i of a graph does in place of others, if it is a recurrence. Allocates nothing, so all threads find the same.

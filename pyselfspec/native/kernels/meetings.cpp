@@ -35,7 +35,7 @@ enum Way : uint8_t {
     PRODUCT,  // ours; they meet after its activations are prepared, unless these are ready
     STAGED,   // ours; they meet inside, and use the work memory
     OTHER,    // in any way
-    LEFT_OUT, // not at all; each looks at the index of the row that would be copied
+    LEFT_OUT, // not at all; each looks at the indices of the rows that would be copied
 };
 
 // One thread computes this many results in less time than several take to meet.
@@ -235,7 +235,7 @@ bool selfspec_meets(selfspec_meetings * of, const ggml_compute_params * params, 
     of->gathered  = decision.in_place.gathered;
     of->stored    = decision.in_place.stored;
     if (of->way == LEFT_OUT && op->op == GGML_OP_GET_ROWS) {
-        of->row = *(const int32_t *) op->src[1]->data;  // later its memory may have other contents
+        std::copy_n((const int32_t *) op->src[1]->data, ggml_nelements(op->src[1]), of->rows);  // later their memory may have other contents
     }
     if (decisions && !is_known) {
         decisions->of_nodes.push_back(decision);

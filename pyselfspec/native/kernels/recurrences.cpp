@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace selfspec {
 
@@ -31,16 +32,14 @@ float softplus(float x) { return x > 20 ? x : std::log(1 + std::exp(x)); }
 // What a state takes in: a value for each row, head, token and sequence.
 const ggml_tensor * values_of(const ggml_tensor * op) { return op->src[op->op == GGML_OP_SSM_SCAN ? 1 : 2]; }
 
-// The states before and after an op: matrices of rows of n values, one for each head and sequence.
-struct States {
+// The states before and after an op: matrices of rows of n values, one for each head and sequence. A thread computes the same tiles of
+// all of them, so that no other reads what it writes.
+class States {
+public:
     int64_t n, n_rows, n_heads, n_tokens, n_seqs, n_kept;
-    const char *    before;  // bytes_before apart
-    size_t          bytes_before;
-    const int32_t * ids;     // of the states before, by sequence; none if they are in order
-    float *         out;     // results by sequence, token, head and row
-    float *         after;   // n_kept states of all sequences, the last one first
+    int64_t first, last;  // tiles of this thread
 
-    States(const ggml_tensor * op, const InPlace & in_place, int32_t row) {
+    States(const ggml_compute_params * params, const ggml_tensor * op, const InPlace & in_place, const int32_t * rows) {
         const ggml_tensor * state = state_before(op), * values = values_of(op);
         n            = state->ne[0];
         n_rows       = values->ne[0];
@@ -56,15 +55,53 @@ struct States {
         if (in_place.stored) {
             after = (float *) in_place.stored->data;
         }
-        if (const ggml_tensor * rows = in_place.gathered) {
-            before = (const char *) rows->src[0]->data + row*rows->src[0]->nb[1];
+        if (const ggml_tensor * copied = in_place.gathered) {
+            before       = (const char *) copied->src[0]->data;
+            bytes_before = copied->src[0]->nb[1];
+            ids          = rows;
+        }
+        const int64_t n_tiles = n_rows*n_heads/VL;
+        first = n_tiles*params->ith/params->nth;
+        last  = n_tiles*(params->ith + 1)/params->nth;
+        if (overlap()) {
+            save();
         }
     }
-    int64_t size() const    { return n*n_rows*n_heads; }
-    int64_t n_tiles() const { return n_rows*n_heads/VL; }  // of a sequence
-    const float * in(int64_t seq) const { return (const float *) (before + bytes_before*(ids ? ids[seq] : seq)); }
     float * kept(int64_t seq, int64_t i) const { return after + (i*n_seqs + seq)*size(); }
     float * results(int64_t seq, int64_t token) const { return out + (seq*n_tokens + token)*n_heads*n_rows; }
+
+    // A tile of the state before.
+    const float * in(int64_t seq, int64_t tile) const {
+        return saved.empty() ? cached(seq) + tile*VL*n : saved.data() + ((last - first)*seq + tile - first)*VL*n;
+    }
+
+private:
+    int64_t size() const { return n*n_rows*n_heads; }
+    const float * cached(int64_t seq) const { return (const float *) (before + bytes_before*(ids ? ids[seq] : seq)); }
+
+    // Whether a state after is where the state before of another sequence is.
+    bool overlap() const {
+        for (int64_t seq = 0; seq < n_seqs; seq++) {
+            const int64_t place = cached(seq) - after;
+            if (place != seq*size() && place > -size() && place < n_seqs*size()) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    void save() {
+        for (int64_t seq = 0; seq < n_seqs; seq++) {
+            saved.insert(saved.end(), cached(seq) + first*VL*n, cached(seq) + last*VL*n);
+        }
+    }
+
+    const char *       before;  // bytes_before apart
+    size_t             bytes_before;
+    const int32_t *    ids;     // of the states before, by sequence; none if they are in order
+    float *            out;     // results by sequence, token, head and row
+    float *            after;   // n_kept states of all sequences, the last one first
+    std::vector<float> saved;   // this thread's tiles of the states before, by sequence; none if they stay
 };
 
 // A token of a head: row = decays*row + d*key and result = scale*(row*query), where d is strength*(value - past*row) for a delta net, and
@@ -116,22 +153,12 @@ vf advance(const float * from, float * to, int64_t n, const Step & step, vf adde
     return sums(totals);
 }
 
-// Calls f(seq, first, last) for this thread's tiles, those of a sequence at once.
-template <typename F> void share_tiles(const ggml_compute_params * params, const States & states, F f) {
-    const int64_t n = states.n_tiles(), all = n*states.n_seqs;
-    for (int64_t first = all*params->ith/params->nth, end = all*(params->ith + 1)/params->nth; first < end;) {
-        const int64_t seq = first/n, last = std::min(end, (seq + 1)*n);
-        f(seq, first - seq*n, last - seq*n);
-        first = last;
-    }
-}
-
 // Takes a tile of a sequence through tokens [first, last). step(token, from, to): does one.
 template <typename F> void through_tokens(const States & states, int64_t seq, int64_t tile, int64_t first, int64_t last, F step) {
     const int64_t place = tile*VL*states.n;
     float * const to    = states.kept(seq, 0) + place;
     for (int64_t token = first; token < last; token++) {
-        step(token, token == 0 ? states.in(seq) + place : to, to);
+        step(token, token == 0 ? states.in(seq, tile) : to, to);
         if (const int64_t i = states.n_tokens - 1 - token; i > 0 && i < states.n_kept) {
             std::copy_n(to, VL*states.n, states.kept(seq, i) + place);
         }
@@ -139,12 +166,12 @@ template <typename F> void through_tokens(const States & states, int64_t seq, in
 }
 
 // For heads whose rows have the same steps. prepare(step, seq, head, token): writes a step.
-template <bool IS_DELTA, typename F> void heads(const ggml_compute_params * params, const States & states, F prepare) {
+template <bool IS_DELTA, typename F> void heads(const States & states, F prepare) {
     const int64_t n = states.n, of_head = states.n_rows/VL;
-    share_tiles(params, states, [&](int64_t seq, int64_t first_tile, int64_t last_tile) {
-        Step steps[TOKENS];
-        for (int64_t first = first_tile; first < last_tile;) {
-            const int64_t head = first/of_head, end = std::min(last_tile, (head + 1)*of_head);
+    Step steps[TOKENS];
+    for (int64_t seq = 0; seq < states.n_seqs; seq++) {
+        for (int64_t first = states.first; first < states.last;) {
+            const int64_t head = first/of_head, end = std::min(states.last, (head + 1)*of_head);
             for (int64_t token = 0; token < states.n_tokens; token += TOKENS) {
                 const int64_t last = std::min(states.n_tokens, token + TOKENS);
                 for (int64_t t = token; t < last; t++) {
@@ -162,14 +189,14 @@ template <bool IS_DELTA, typename F> void heads(const ggml_compute_params * para
             }
             first = end;
         }
-    });
+    }
 }
 
-void delta_net(const ggml_compute_params * params, const States & states, const ggml_tensor * op) {
+void delta_net(const States & states, const ggml_tensor * op) {
     const ggml_tensor * q = op->src[0], * k = op->src[1], * v = op->src[2], * g = op->src[3], * beta = op->src[4];
     const int64_t n = states.n, n_seqs = states.n_seqs;
     const float scale = 1/std::sqrt((float) n);
-    heads<true>(params, states, [&](Step & step, int64_t seq, int64_t head, int64_t token) {
+    heads<true>(states, [&](Step & step, int64_t seq, int64_t head, int64_t token) {
         step.query    = float_row(q, head%q->ne[1], token, seq/(n_seqs/q->ne[3]));
         step.key      = float_row(k, head%k->ne[1], token, seq/(n_seqs/k->ne[3]));
         step.values   = float_row(v, head, token, seq);
@@ -186,10 +213,10 @@ void delta_net(const ggml_compute_params * params, const States & states, const 
 }
 
 // The states of Mamba-2: all values of a head decay alike.
-void scan_heads(const ggml_compute_params * params, const States & states, const ggml_tensor * op) {
+void scan_heads(const States & states, const ggml_tensor * op) {
     const ggml_tensor * x = op->src[1], * dt = op->src[2], * a = op->src[3], * b = op->src[4], * c = op->src[5];
     const int64_t of_group = states.n_heads/b->ne[1];
-    heads<false>(params, states, [&](Step & step, int64_t seq, int64_t head, int64_t token) {
+    heads<false>(states, [&](Step & step, int64_t seq, int64_t head, int64_t token) {
         const float time = softplus(float_row(dt, token, seq)[head]);
         step.key      = float_row(b, head/of_group, token, seq);
         step.query    = float_row(c, head/of_group, token, seq);
@@ -201,11 +228,11 @@ void scan_heads(const ggml_compute_params * params, const States & states, const
 }
 
 // The states of Mamba: a row for each channel, whose values decay differently.
-void scan_channels(const ggml_compute_params * params, const States & states, const ggml_tensor * op) {
+void scan_channels(const States & states, const ggml_tensor * op) {
     const ggml_tensor * x = op->src[1], * dt = op->src[2], * a = op->src[3], * b = op->src[4], * c = op->src[5];
     const int64_t n = states.n;
-    share_tiles(params, states, [&](int64_t seq, int64_t first_tile, int64_t last_tile) {
-        for (int64_t tile = first_tile; tile < last_tile; tile++) {
+    for (int64_t seq = 0; seq < states.n_seqs; seq++) {
+        for (int64_t tile = states.first; tile < states.last; tile++) {
             const int64_t channel = tile*VL;
             through_tokens(states, seq, tile, 0, states.n_tokens, [&](int64_t token, const float * from, float * to) {
                 const float * const values = float_row(x, channel, token, seq);
@@ -227,7 +254,7 @@ void scan_channels(const ggml_compute_params * params, const States & states, co
                 store_f(states.results(seq, token) + channel, sums(totals));
             });
         }
-    });
+    }
 }
 
 bool are_float_rows(const ggml_tensor * op, int n_src) {
@@ -260,23 +287,23 @@ bool takes_recurrence(const ggml_tensor * op) {
 
 const ggml_tensor * state_before(const ggml_tensor * op) { return op->src[op->op == GGML_OP_SSM_SCAN ? 0 : 5]; }
 
+int64_t n_sequences(const ggml_tensor * op) { return values_of(op)->ne[3]; }
+
 size_t state_bytes(const ggml_tensor * op) {
     const ggml_tensor * t = state_before(op);
-    return t->ne[0]*t->ne[1]*t->ne[2]*sizeof(float);
+    return t->ne[0]*t->ne[1]*t->ne[2]*n_sequences(op)*sizeof(float);
 }
 
-bool has_one_state(const ggml_tensor * op) {
-    return values_of(op)->ne[3] == 1 && ggml_get_op_params_i32(op, 0) == 1;
-}
+bool keeps_one_state(const ggml_tensor * op) { return ggml_get_op_params_i32(op, 0) == 1; }
 
-void recurrence(const ggml_compute_params * params, ggml_tensor * op, const InPlace & in_place, int32_t row) {
-    const States states(op, in_place, row);
+void recurrence(const ggml_compute_params * params, ggml_tensor * op, const InPlace & in_place, const int32_t * rows) {
+    const States states(params, op, in_place, rows);
     if (op->op == GGML_OP_GATED_DELTA_NET) {
-        delta_net(params, states, op);
+        delta_net(states, op);
     } else if (op->src[3]->ne[0] == 1) {
-        scan_heads(params, states, op);
+        scan_heads(states, op);
     } else {
-        scan_channels(params, states, op);
+        scan_channels(states, op);
     }
 }
 

@@ -15,12 +15,13 @@ namespace selfspec {
 bool takes_recurrence(const ggml_tensor * op);
 
 // Computes this thread's share. Threads need not meet, and no work memory is used.
-// row: of the cache, in which the state before it is, if that was not copied.
-void recurrence(const ggml_compute_params * params, ggml_tensor * op, const InPlace & in_place, int32_t row);
+// rows: of the cache, in which the states before it are, by sequence, if these were not copied.
+void recurrence(const ggml_compute_params * params, ggml_tensor * op, const InPlace & in_place, const int32_t * rows);
 
-// The states before a recurrence; the bytes of one; whether it is of one sequence, of which one state is kept.
+// The states before a recurrence; how many sequences have one, and their bytes; whether one state is kept of each.
 const ggml_tensor * state_before(const ggml_tensor * op);
+int64_t n_sequences(const ggml_tensor * op);
 size_t state_bytes(const ggml_tensor * op);
-bool has_one_state(const ggml_tensor * op);
+bool keeps_one_state(const ggml_tensor * op);
 
 }  // namespace selfspec

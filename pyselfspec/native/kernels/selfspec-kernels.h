@@ -24,7 +24,7 @@ struct ggml_cplan selfspec_plan(const struct ggml_cgraph * graph, int n_threads,
 
 // What a thread knows, while it computes a graph, of nodes that other threads may still be computing. Equal in all threads at the
 // same node.
-enum { SELFSPEC_MOST_UNSETTLED = 8 };
+enum { SELFSPEC_MOST_UNSETTLED = 8, SELFSPEC_MOST_STATES = 32 };
 struct selfspec_meetings {
     const struct ggml_tensor * nodes[SELFSPEC_MOST_UNSETTLED];
     uint8_t                    ways[SELFSPEC_MOST_UNSETTLED];
@@ -35,7 +35,7 @@ struct selfspec_meetings {
     uint8_t                    inputs;
     const struct ggml_tensor * gathered;   // nodes that the present one, a recurrence, replaces; or NULL
     const struct ggml_tensor * stored;
-    int32_t                    row;        // that the last node which is replaced would have copied
+    int32_t                    rows[SELFSPEC_MOST_STATES];  // that the last node which is replaced would have copied
     const struct ggml_cgraph * graph;
     int                        place;      // of the present node in the graph
     void *                     decisions;  // of this thread for the graph, or NULL
