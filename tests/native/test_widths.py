@@ -23,7 +23,7 @@ from fixture_types import NewContext, RunPython, TinyModel, TinyPath
 from gguf import GGMLQuantizationType
 from narrow_passes import decoded
 from numpy.typing import NDArray
-from parameters import crossed, nightly_unless
+from parameters import crossed, in_turn
 
 from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
@@ -107,8 +107,10 @@ def test_a_prompt_does_not_depend_on_its_pieces(
     assert_same_in_all_pieces(context, 600)
 
 
-@pytest.mark.parametrize("flash_attn", [False, True])
-@pytest.mark.parametrize("type_name", TYPES)
+FLASH = (False, True)
+
+
+@crossed("type_name flash_attn", TYPES, FLASH, always=in_turn(TYPES, FLASH))
 def test_logits_do_not_depend_on_the_width(
     type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
 ) -> None:
@@ -143,9 +145,11 @@ def test_logits_do_not_depend_on_the_width_whatever_k_and_v_are(
     np.testing.assert_array_equal(rows[0], rows[1], "number of threads")
 
 
+LONG = ("Q4_0", "Q8_0", "Q4_K", "F16")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("flash_attn", [False, True])
-@pytest.mark.parametrize("type_name", nightly_unless(["Q4_0", "Q8_0", "Q4_K", "F16"], TYPES))
+@crossed("type_name flash_attn", LONG, FLASH, always=in_turn(LONG, FLASH))
 def test_logits_do_not_depend_on_the_width_in_a_long_context(
     type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
 ) -> None:
