@@ -1,20 +1,24 @@
 """Weights that are copied and weights in a mapped file give the same logits."""
 
+import os
 import re
+import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from places import llama_cpp
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
 from pyselfspec.gguf import file as gguf_file
-from pyselfspec.gguf.header import tensor_types
+from pyselfspec.gguf.header import read_header, tensor_types
 from pyselfspec.runtime import loading
 from pyselfspec.runtime.ffi import devices
 from pyselfspec.runtime.ffi.load import native
-from pyselfspec.util import memory
+from pyselfspec.util import build, memory
 from tools.models import random_gguf
 
 PROMPT = [1, 300, 290, 281, 270]
@@ -77,6 +81,53 @@ def test_pages_of_interleaved_weights_are_given_back(tmp_path):
         smaps = Path("/proc/self/smaps").read_text()
     in_kib = re.findall(rf" {re.escape(str(path))}\n(?:.*\n)*?Rss: +([0-9]+) kB", smaps)
     assert 0 < sum(map(int, in_kib)) << 10 < path.stat().st_size / 3
+
+
+COUNTING = """
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+static int n;
+const char * gguf_get_arr_str(const void * file, int64_t key, size_t i) {
+    void * library = dlopen(getenv("GGML_BASE"), RTLD_NOW | RTLD_NOLOAD);
+    const char * (*read)(const void *, int64_t, size_t) = dlsym(library, "gguf_get_arr_str");
+    n++;
+    return read(file, key, i);
+}
+__attribute__((destructor)) static void show(void) { printf("%d\\n", n); }
+"""
+
+LOAD = """
+import sys
+from pyselfspec import Model
+Model(sys.argv[1]).close()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="puts a function before the library's own")
+def test_strings_of_a_file_are_read_once(tiny_path, run_python, tmp_path):
+    """And not again for the log, which shows the first characters of a vocabulary."""
+    source, counting = tmp_path / "count.c", tmp_path / "count.so"
+    source.write_text(COUNTING)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", counting, "-ldl"], check=True)
+    [library] = build.LIB_DIR.glob("*ggml-base*.so")
+    preload = f"{os.environ.get('LD_PRELOAD', '')} {counting}".strip()
+    path = tiny_path()
+    run = run_python(LOAD, path, LD_PRELOAD=preload, GGML_BASE=str(library))
+    assert run.returncode == 0, run.stderr
+    lists = [value for value in read_header(path).metadata.values() if isinstance(value, tuple)]
+    n_strings = sum(isinstance(each, bytes) for each in chain(*lists))
+    assert n_strings <= int(run.stdout) < 1.1 * n_strings
+
+
+def test_special_tokens_have_a_bracket():
+    """Only texts with one are compared with those that llama.cpp looks for."""
+    source = (llama_cpp() / "src" / "llama-vocab.cpp").read_text()
+    texts = re.findall(r't\.first == "([^"]+)"', source)
+    assert len(texts) > 50
+    assert [text for text in texts if "<" not in text and "[" not in text] == []
 
 
 def of_type(path, type_name, n_embd=256, n_ff=768):
