@@ -255,7 +255,7 @@ float allowed(const Case & c, const float * w, const float * x) {
 }
 
 void check(const Case & c) {
-    constexpr int N = 77, N_SUMMED = 8;
+    constexpr int N = 77;
     static_assert(MAX_WIDTH == 32, "the widths below are around it");
     const size_t  row_size = c.scheme.row_size(c.type, c.k);
     const auto    source   = random_floats(c.n_rows*c.k);
@@ -281,7 +281,7 @@ void check(const Case & c) {
         tokens[t] = {activation_view(c.scheme.form, c.k, base), one.data() + t*c.n_rows};
         c.scheme.kernel(weights, 0, c.n_rows, &tokens[t], 1);
     }
-    for (int t = 0; t < N_SUMMED; t++) {
+    for (int t = 0; t < N; t++) {
         for (int64_t r = 0; r < c.n_rows; r++) {
             const float * wr = w.data() + r*c.k;
             const float * xt = x.data() + t*c.k;

@@ -3,10 +3,7 @@ the bits of a context in which nothing has failed."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 import tiny_head
 from fixture_types import NewContext, RunPython, TinyModel, TinyPath
+from preloads import preload, shared_library
 from tiny_mamba import write_mamba
 
 from pyselfspec import GREEDY, Context, Model
@@ -30,23 +28,14 @@ from pyselfspec.speculate.config import DraftConfig
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="puts functions before the library's")
 
 
-def built(name: str, folder: Path) -> Path:
-    """A shared library made of a file in tests/native."""
-    source, library = Path(__file__).parent / f"{name}.cpp", folder / f"{name}.so"
-    compiler = shutil.which(os.environ.get("CXX", "c++"))
-    assert compiler
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", library, "-ldl"], check=True)
-    return library
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def no_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
     """For LD_PRELOAD."""
-    library = built("no_memory", tmp_path_factory.mktemp("memory"))
-    return f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
+    source = Path(__file__).with_name("no_memory.cpp")
+    return preload(shared_library(source, tmp_path_factory.mktemp("memory")))
 
 
 WITHOUT_MEMORY = """
@@ -320,7 +309,8 @@ SIGINT_ENDS_THE_PROCESS = """
 
 @pytest.fixture(scope="module")
 def interrupts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built("interrupts", tmp_path_factory.mktemp("interrupts"))
+    source = Path(__file__).with_name("interrupts.cpp")
+    return shared_library(source, tmp_path_factory.mktemp("interrupts"))
 
 
 @on_linux

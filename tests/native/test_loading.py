@@ -1,8 +1,6 @@
 """Weights that are copied and weights in a mapped file give the same logits."""
 
-import os
 import re
-import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import llama_cpp
+from preloads import preload, shared_library
 
 from pyselfspec import Model
 from pyselfspec.errors import ArgumentError
@@ -109,13 +108,11 @@ Model(sys.argv[1]).close()
 @pytest.mark.skipif(sys.platform != "linux", reason="puts a function before the library's own")
 def test_strings_of_a_file_are_read_once(tiny_path, run_python, tmp_path):
     """And not again for the log, which shows the first characters of a vocabulary."""
-    source, counting = tmp_path / "count.c", tmp_path / "count.so"
+    path, source = tiny_path(), tmp_path / "count.c"
     source.write_text(COUNTING)
-    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", counting, "-ldl"], check=True)
     [library] = build.LIB_DIR.glob("*ggml-base*.so")
-    preload = f"{os.environ.get('LD_PRELOAD', '')} {counting}".strip()
-    path = tiny_path()
-    run = run_python(LOAD, path, LD_PRELOAD=preload, GGML_BASE=str(library))
+    counting = preload(shared_library(source, tmp_path))
+    run = run_python(LOAD, path, LD_PRELOAD=counting, GGML_BASE=str(library))
     assert run.returncode == 0, run.stderr
     lists = [value for value in read_header(path).metadata.values() if isinstance(value, tuple)]
     n_strings = sum(isinstance(each, bytes) for each in chain(*lists))
@@ -123,7 +120,7 @@ def test_strings_of_a_file_are_read_once(tiny_path, run_python, tmp_path):
 
 
 def test_special_tokens_have_a_bracket():
-    """Only texts with one are compared with those that llama.cpp looks for."""
+    """The library compares no token without one with the texts that llama.cpp looks for."""
     source = (llama_cpp() / "src" / "llama-vocab.cpp").read_text()
     texts = re.findall(r't\.first == "([^"]+)"', source)
     assert len(texts) > 50

@@ -8,8 +8,6 @@ pyselfspec/native/kernels, for every type they know, with and without flash atte
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +21,8 @@ from fixture_types import NewContext, RunPython, TinyModel, TinyPath
 from gguf import GGMLQuantizationType
 from narrow_passes import decoded
 from numpy.typing import NDArray
-from parameters import crossed, in_turn
+from parameters import crossed, nightly_unless
+from preloads import preload, shared_library
 
 from pyselfspec import Context, Model
 from pyselfspec.convert import quantize
@@ -107,10 +106,8 @@ def test_a_prompt_does_not_depend_on_its_pieces(
     assert_same_in_all_pieces(context, 600)
 
 
-FLASH = (False, True)
-
-
-@crossed("type_name flash_attn", TYPES, FLASH, always=in_turn(TYPES, FLASH))
+@pytest.mark.parametrize("flash_attn", [False, True])
+@pytest.mark.parametrize("type_name", TYPES)
 def test_logits_do_not_depend_on_the_width(
     type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
 ) -> None:
@@ -145,11 +142,9 @@ def test_logits_do_not_depend_on_the_width_whatever_k_and_v_are(
     np.testing.assert_array_equal(rows[0], rows[1], "number of threads")
 
 
-LONG = ("Q4_0", "Q8_0", "Q4_K", "F16")
-
-
 @pytest.mark.slow
-@crossed("type_name flash_attn", LONG, FLASH, always=in_turn(LONG, FLASH))
+@pytest.mark.parametrize("flash_attn", [False, True])
+@pytest.mark.parametrize("type_name", nightly_unless(["Q4_0", "Q8_0", "Q4_K", "F16"], TYPES))
 def test_logits_do_not_depend_on_the_width_in_a_long_context(
     type_name: str, flash_attn: bool, models: Callable[[str], Model], new_context: NewContext
 ) -> None:
@@ -323,18 +318,16 @@ def test_rows_stay_with_their_threads_on_several_nodes(
     arch: str, tiny_path: TinyPath, run_python: RunPython, tmp_path: Path
 ) -> None:
     """With memory of several nodes the threads get fixed pieces: all of them, and the same bits."""
-    source, library = tmp_path / "numa.c", tmp_path / "numa.so"
+    source = tmp_path / "numa.c"
     source.write_text(TWO_NODES)
-    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    two_nodes = {"LD_PRELOAD": preload(shared_library(source, tmp_path))}
     logits = []
-    for preload in ("", str(library)):
+    for changed in ({}, two_nodes):
         out = tmp_path / f"{len(logits)}.npy"
-        before = os.environ.get("LD_PRELOAD", "")  # a sanitizer's
-        libraries = f"{before} {preload}".strip()
         model = tiny_path(arch, qtype="Q8_0")
-        run = run_python(TWO_THREADS, model, out, LD_PRELOAD=libraries)
+        run = run_python(TWO_THREADS, model, out, **changed)
         assert run.returncode == 0, run.stderr
-        assert ("asked" in run.stderr) == bool(preload)
+        assert ("asked" in run.stderr) == bool(changed)
         logits.append(np.load(out))
     np.testing.assert_array_equal(logits[1], logits[0])
 
