@@ -27,8 +27,8 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 def exit_status() -> int:
-    """Return the exit status after the last signal, by the convention of shells; default: "
-    "Ctrl-C."""
+    """Return the exit status after the last signal, by the convention of shells; default:
+    Ctrl-C."""
     return 128 + _received
 
 

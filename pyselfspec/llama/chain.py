@@ -41,7 +41,7 @@ class Chain:
         if llama._logits_all:
             llama.scores[llama.n_tokens] = context.logits(row)
         llama.n_tokens += 1
-        with context.lock:
+        with context.lock():
             self._token = sampler_calls.sample(context.session, llama._sampler.sampler, row)
         return self._token
 

@@ -131,12 +131,12 @@ class Llama(_upstream.Llama):
 
     def eval(self, tokens: Sequence[int]) -> None:
         load.require_not_forked()
-        with self._lock:
+        with self._lock():
             self._changed()
             super().eval(tokens)
 
     def sample(self, *args: Any, **kwargs: Any) -> int:
-        with self._lock:
+        with self._lock():
             if self._logits_ahead:
                 self.n_tokens -= 1
                 self.eval([int(self.input_ids[self.n_tokens])])
@@ -154,22 +154,22 @@ class Llama(_upstream.Llama):
         return made
 
     def reset(self) -> None:
-        with self._lock:
+        with self._lock():
             self._changed()
             super().reset()  # type: ignore[no-untyped-call]
 
     def save_state(self) -> _upstream.LlamaState:
-        with self._lock:
+        with self._lock():
             return super().save_state()
 
     def load_state(self, state: _upstream.LlamaState) -> None:
-        with self._lock:
+        with self._lock():
             self._changed()
             super().load_state(state)
 
     def embed(self, *args: Any, **kwargs: Any) -> Any:
         load.require_not_forked()
-        with self._lock:
+        with self._lock():
             return super().embed(*args, **kwargs)
 
     def _changed(self) -> None:
@@ -199,7 +199,7 @@ class Llama(_upstream.Llama):
         assert self._setup is not None
         stats = GenerationStats(n_prompt=len(prompt))
         clock = _Clock(stats)
-        with clock, self._lock:
+        with clock, self._lock():
             n_held = self.n_tokens
             n_same = self.longest_token_prefix(self._input_ids.tolist(), prompt)
             mine = self._text = object()
@@ -235,7 +235,7 @@ class Llama(_upstream.Llama):
         assert self._context is not None and self._setup is not None
         context = self._context
         with ExitStack() as stack:
-            with self._lock:
+            with self._lock():
                 seq = self._restore(history)
             n_changes = self._n_changes
             stack.callback(self._remove_ahead, n_changes)
@@ -253,10 +253,10 @@ class Llama(_upstream.Llama):
                 sampler=Chain(self, history[-1]),
                 n_predict=self._n_free,
             )
-            with clock, self._lock:
+            with clock, self._lock():
                 run(context, text.begin())
             while not text.ended:
-                with clock, self._lock:
+                with clock, self._lock():
                     self._logits_ahead = self._requires_eval = True
                     step = run(context, text.step())
                 clock.stats.observe(step)

@@ -75,11 +75,11 @@ class Context(Closing):
         self._handle = handle
         self._stack = ExitStack()
         self._stack.callback(handle.close)
-        with model.in_use:
+        with model.in_use():
             model.contexts.add(self)
 
     def close(self) -> None:
-        with self.lock:
+        with self.lock():
             self.model.contexts.discard(self)
             self._stack.close()
             self.extension = None  # it refers to this context, and may hold much memory
@@ -108,7 +108,7 @@ class Context(Closing):
     @cached_property
     def mask_support(self) -> MaskSupport:
         """The sublayers that masks may skip in this model, found by building each graph once."""
-        with self.lock:
+        with self.lock():
             bits = calls.mask_support(self.session, self.model.n_layer)
         return MaskSupport(
             self.model.n_layer,
@@ -119,7 +119,7 @@ class Context(Closing):
     def can_enter(self, block: int) -> bool:
         """Return whether hidden states entering a block can be read and given back, with K/V
         rewritten in place; verification of a draft from that block on needs it."""
-        with self.lock:
+        with self.lock():
             return calls.can_enter(self.session, block)
 
     @property
@@ -127,19 +127,19 @@ class Context(Closing):
         """Whether passes can compute the logits of a short list of tokens only; needs all weights
         on a CPU that has a kernel for the head's type, and no adapter that changes the head in the
         last pass."""
-        with self.lock:
+        with self.lock():
             return calls.can_shorten(self.session)
 
     @property
     def n_moves(self) -> int:
         """The number of moves of K/V cells so far, which keep those of a sequence in order."""
-        with self.lock:
+        with self.lock():
             return calls.n_moves(self.session)
 
     @property
     def graph_bytes(self) -> int:
         """Bytes of the graphs kept for narrow batches, over all devices. Tests read it."""
-        with self.lock:
+        with self.lock():
             return int(native.selfspec_graph_bytes(self.session))
 
     def sequence(self, seq_id: int = 0) -> KVSequence:
@@ -157,7 +157,7 @@ class Context(Closing):
 
         Raises ArgumentError when none is free.
         """
-        with self.lock:
+        with self.lock():
             seq = self._spare()
             if seq is None:
                 raise ArgumentError(
@@ -272,7 +272,7 @@ class Context(Closing):
         blocks = what.blocks_left
         if blocks:
             states = np.empty((len(rows), states_width(self.model, blocks)), np.float32)
-        with self.lock:
+        with self.lock():
             require_positions(self, rows)
             adapters = self._begin_pass(rows, what)
             if what.among is not None and any(each.changes_head for each, _ in adapters):
@@ -308,7 +308,7 @@ class Context(Closing):
         """Run a pass over rows of a picture."""
         require_picture(self, picture, len(rows))
         seq_id, pos = rows.seq_ids[0], rows.pos[0]
-        with self.lock:
+        with self.lock():
             require_positions(self, rows)
             if rows != Rows.of(seq_id, self.sequence(seq_id).n_past, rows.tokens, "none"):
                 raise ArgumentError("rows of a picture continue one sequence, without outputs")
@@ -354,7 +354,7 @@ class Context(Closing):
         """Wait until GPUs have computed all passes so far; reading a result waits, too. On the
         CPU a pass is computed when it returns. Timings of passes end with this."""
         if self.model.n_gpu_layers:
-            with self.lock:
+            with self.lock():
                 calls.wait(self.session)
 
     def prefill(self, tokens: Sequence[int], seq: KVSequence | None = None) -> None:
@@ -379,19 +379,19 @@ class Context(Closing):
         After a pass with ``among``, those of other tokens are -inf. After one with ``n_best``, as
         texts make where the sampler draws one of the most likely tokens, the logits that were not
         computed are -inf."""
-        with self.lock:
+        with self.lock():
             return calls.logits(self.session, row, self.model.n_vocab)
 
     def argmax(self, row: int) -> tuple[int, float]:
         """Return the most likely token after token ``row`` of the last batch, and its probability
         among those whose logits were computed, 0 to 1."""
-        with self.lock:
+        with self.lock():
             return calls.argmax(self.session, row)
 
     def best(self, row: int) -> int:
         """Return the most likely token after token ``row`` of the last batch, the lowest of equally
         likely ones. Without its probability the logits are read only once."""
-        with self.lock:
+        with self.lock():
             return calls.best(self.session, row)
 
     def forget_lost(self) -> None:

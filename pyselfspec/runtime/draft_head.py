@@ -78,7 +78,7 @@ class DraftHead(Closing):
                 f"{list(np.shape(features))}"
             )
         states = np.empty((len(features), self.file.n_state), np.float32)
-        with context.lock:
+        with context.lock():
             calls.draft_fuse(context.session, np.ascontiguousarray(features, np.float32), states)
         return states
 
@@ -161,7 +161,7 @@ class DraftHead(Closing):
         row: counted from 1, in order. previous: the token before it; from row 2, a candidate of the
             row before. Raises ArgumentError for other rows and tokens.
         """
-        with self._context.lock:
+        with self._context.lock():
             calls.draft_score(self._context.session, row, previous)
 
     def _require_states(self, rows: Rows, states: NDArray[np.float32], n: int) -> None:
@@ -183,7 +183,7 @@ class DraftHead(Closing):
     ) -> None:
         rows.require_whole()
         context = self._context
-        with context.lock:
+        with context.lock():
             context.n_decodes += 1
             calls.decode(
                 context.session,

@@ -107,7 +107,7 @@ class EmbeddingContext(Closing):
             )
         memory.require_room(model.file, what, mask_bytes, n_threads=n_threads)
         load.clear_log_error()
-        with model.in_use:
+        with model.in_use():
             handle = llama.llama_init_from_model(model.handle, params)
         if not handle:
             raise load.failure(DecodeError, what)
@@ -119,7 +119,7 @@ class EmbeddingContext(Closing):
         model.contexts.add(self)  # closed before the model is freed
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock():
             self.model.contexts.discard(self)
             self._handle.close()
 
@@ -139,7 +139,7 @@ class EmbeddingContext(Closing):
         if not 1 <= len(tokens) <= self.n_ctx:
             raise ArgumentError(f"a text has 1 to {self.n_ctx} tokens here, got {len(tokens)}")
         self.model.require_tokens(tokens)
-        with self._lock, self.model.in_use:
+        with self._lock(), self.model.in_use():
             calls.embed(self._handle.session, tokens)
             return self._result(len(tokens))
 
@@ -163,7 +163,7 @@ def pair_tokens(model: Model, query: str, document: str) -> list[int]:
         before, mark, behind = template.partition("{document}")
         text = before.replace("{query}", query) + (document if mark else "")
         return model.tokenize(text + behind.replace("{query}", query))
-    with model.in_use:
+    with model.in_use():
         vocab = model.vocab
         none = llama.LLAMA_TOKEN_NULL
         bos, eos, sep = (
@@ -185,6 +185,6 @@ def pair_tokens(model: Model, query: str, document: str) -> list[int]:
 
 
 def _pair_template(model: Model) -> str | None:
-    with model.in_use:
+    with model.in_use():
         found = llama.llama_model_chat_template(model.handle, PAIR_TEMPLATE)
     return None if found is None else bytes(found).decode(errors="replace")

@@ -45,7 +45,7 @@ class KVSequence:
     @property
     def n_past(self) -> int:
         """The number of tokens held, which is also the position of the next one."""
-        with self.context.lock:
+        with self.context.lock():
             return int(llama.llama_memory_seq_pos_max(self._memory, self.seq_id)) + 1
 
     @property
@@ -80,7 +80,7 @@ class KVSequence:
     def reserve(self, n_tokens: int | None) -> None:
         """Reserve adjacent cells for this many tokens in all; None ends the reservation. Other
         sequences use reserved cells only when there are no others."""
-        with self.context.lock:
+        with self.context.lock():
             n = -1 if n_tokens is None else min(n_tokens, self.context.n_ctx)
             calls.reserve(self.context.session, self.seq_id, n)
 
@@ -89,13 +89,13 @@ class KVSequence:
         """Whether the cells of the sequence ascend with its positions. Then its logits do not
         depend on other sequences, bit for bit, within the context's exact width. False only where
         the cache was too full and cells cannot be moved: on a GPU, or without flash attention."""
-        with self.context.lock:
+        with self.context.lock():
             return calls.in_order(self.context.session, self.seq_id)
 
     def keep(self, tokens: Sequence[int]) -> int:
         """Keep as much of the beginning of these tokens as the sequence holds and can go back to,
         forget the rest, and return how many were kept, see can_keep()."""
-        with self.context.lock:
+        with self.context.lock():
             n = self.n_common(tokens)
             n = n if n == self.n_past else self.can_keep(n)
             self.rollback(n)
@@ -125,7 +125,7 @@ class KVSequence:
             raise ArgumentError(f"sequence {seq_id} cannot be forked into itself")
         if not self.context.abilities.can_fork:
             self.context.abilities.require_rollback()
-        with self.context.lock:
+        with self.context.lock():
             other.drop()
             calls.fork(self.context.session, self.seq_id, seq_id)
             self.context.sequence_table.copy(self.seq_id, seq_id)
@@ -134,7 +134,7 @@ class KVSequence:
 
     def take_over(self, fork: KVSequence, n_keep: int) -> None:
         """Replace the tokens from position n_keep on by those of a fork; no K/V is copied."""
-        with self.context.lock:
+        with self.context.lock():
             self.rollback(n_keep)
             llama.llama_memory_seq_cp(self._memory, fork.seq_id, self.seq_id, n_keep, -1)
             self.context.sequence_table.adopt_from(self.seq_id, fork.seq_id, n_keep)
@@ -142,7 +142,7 @@ class KVSequence:
     def can_keep(self, n: int) -> int:
         """Return how many tokens, at most n, rollback() can keep: n where the memory can remove the
         others, else those of the longest checkpoint with at most n tokens, else 0."""
-        with self.context.lock:
+        with self.context.lock():
             kept = calls.can_keep(self.context.session, self.seq_id, min(n, self.n_past))
             found = None if kept else self.context.checkpoints.longest(self.seq_id, n)
             return kept if found is None else found.n_tokens
@@ -156,7 +156,7 @@ class KVSequence:
         """
         if n_keep < 0:
             raise ArgumentError(f"a sequence keeps 0 tokens or more, got {n_keep}")
-        with self.context.lock:
+        with self.context.lock():
             n_past = self.n_past
             self.context.sequence_table.truncate(self.seq_id, n_keep)
             self.context.checkpoints.truncate(self.seq_id, n_keep)
@@ -193,7 +193,7 @@ class KVSequence:
         checkpoint of as many tokens is kept already."""
         if not self.context.abilities.has_states:
             return None
-        with self.context.lock:
+        with self.context.lock():
             n, kept = self.n_past, self.context.checkpoints
             if n == 0 or kept.has(self.seq_id, n):
                 return None
@@ -213,7 +213,7 @@ class KVSequence:
     def drop(self) -> None:
         """Remove all tokens, the reservation, and the mark of a text; drafts may borrow the
         sequence again."""
-        with self.context.lock:
+        with self.context.lock():
             self.rollback(0)
             self.reserve(None)
             self.context.sequence_table.vacate(self.seq_id)

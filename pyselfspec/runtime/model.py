@@ -326,21 +326,21 @@ class Model(Vocabulary):
     def state_bytes(self) -> int:
         """The bytes of the recurrent state of one sequence; 0 for a model without one. A context
         holds one for each sequence, and as many more as it keeps snapshots."""
-        with self.in_use:
+        with self.in_use():
             return model_calls.state_bytes(self.handle)
 
     @cached_property
     def replays_states(self) -> bool:
         """Whether contexts can compute a recurrent state again from the rows of the last pass, and
         then need no snapshots of it."""
-        with self.in_use:
+        with self.in_use():
             return model_calls.replays(self.handle)
 
     @cached_property
     def head_size_k(self) -> int:
         """The number of values of K in one attention head."""
         key = f"{self.file.architecture}.attention.key_length"
-        with self.in_use:
+        with self.in_use():
             length = model_calls.meta(self.handle, key)
         return int(length) if length else self.n_embd // max(1, self.file.n_head)
 
@@ -357,7 +357,7 @@ class Model(Vocabulary):
     @cached_property
     def draft_mask(self) -> LayerMask | None:
         """The mask that the model's metadata recommends for drafting, None without one."""
-        with self.in_use:
+        with self.in_use():
             text = model_calls.meta(self.handle, MASK_KEY)
         if text is None:
             return None

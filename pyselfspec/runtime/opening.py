@@ -48,7 +48,7 @@ def open_context(model: Model, options: ContextOptions, target: Context | None =
             free=model.free_bytes,
             n_state_bytes=model.state_bytes * params.n_seq_max * (1 + params.n_rs_seq),
         )
-    with model.in_use:
+    with model.in_use():
         handle = _open_handle(model, params, options)
         try:
             what = f"a pass in {_what(options)}"

@@ -46,7 +46,7 @@ class Projector(Closing):
         n_threads = min(usable_cores(), N_THREADS_MAX) if n_threads is None else n_threads
         require_range("n_threads", n_threads, 1, N_THREADS_MAX)
         on_gpu = model.n_gpu_layers > 0
-        with model.in_use:
+        with model.in_use():
             handle = ffi.open_projector(self.path, model.handle, n_threads, on_gpu)
         if not handle:
             reason = ffi.last_error() or "it gives no reason"
@@ -82,7 +82,7 @@ class Projector(Closing):
                 f"{width} x {height} pixels; save it again"
             )
         key = row_ids(data, 0, 1)[0]
-        with self.model.in_use, self._lock:
+        with self.model.in_use(), self._lock:
             if self._handle is None:
                 raise ArgumentError("the projector is closed")
             picture = self._kept.pop(key, None) or self._read(data)

@@ -245,7 +245,7 @@ class Sampler(Closing):
         breakers = params.dry_sequence_breakers
         last_n = params.dry_penalty_last_n
         last_n = REPEAT_LAST_N_MAX if last_n == -1 else last_n
-        with model.in_use:
+        with model.in_use():
             sampler = sampler_calls.init_dry(
                 model.require_tokenizer("DRY's sequence breakers need one") if breakers else None,
                 multiplier=params.dry_multiplier,
@@ -260,7 +260,7 @@ class Sampler(Closing):
         if reason := fault(grammar):
             raise ArgumentError(f"{_NO_GBNF}: {reason}")
         load.clear_log_error()
-        with model.in_use:
+        with model.in_use():
             vocab = model.require_tokenizer("a grammar needs one")
             sampler = sampler_calls.init_grammar(vocab, grammar, *self._drawn_from())
         if not sampler:
@@ -292,7 +292,7 @@ class Sampler(Closing):
         self._add(llama.llama_sampler_init_logit_bias(model.n_vocab, len(pairs), biases))
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock():
             if self._chain is not None:
                 llama.llama_sampler_free(self._chain)
             self._chain = self._xtc = None
@@ -315,7 +315,7 @@ class Sampler(Closing):
     def begin(self, prompt: Sequence[int]) -> None:
         """Start a text: reset the chain, and let penalties and DRY (not the grammar) read the
         prompt."""
-        with self._lock:
+        with self._lock():
             llama.llama_sampler_reset(self.handle)
             for sampler, last_n in self._readers:
                 for token in prompt[max(0, len(prompt) - last_n) :]:
@@ -325,7 +325,7 @@ class Sampler(Closing):
         """Draw and accept the token that follows token ``row`` of the last batch."""
         if context.model.n_vocab != self._model.n_vocab:
             raise ArgumentError("the sampler was made for a model with another vocabulary")
-        with context.lock, self._lock, self._model.in_use:
+        with context.lock(), self._lock(), self._model.in_use():
             return sampler_calls.sample(context.session, self.handle, row, self._n_kept)
 
     def take(self, context: Context, row: int, token: int) -> None:
@@ -342,7 +342,7 @@ class Sampler(Closing):
         Raises UnsupportedError where the last sampler does not draw from a distribution.
         """
         self._require_logits(logits)
-        with self._lock, self._model.in_use:
+        with self._lock(), self._model.in_use():
             _ = self.handle
             *parts, last = self._parts
             name = sampler_calls.sampler_name(last)
@@ -374,13 +374,13 @@ class Sampler(Closing):
         that is not in the vocabulary.
         """
         self._model.require_tokens([token])
-        with self._lock, self._model.in_use:
+        with self._lock(), self._model.in_use():
             sampler_calls.accept(self.handle, token)
 
     def sample_logits(self, logits: NDArray[np.float32]) -> int:
         """Draw and accept a token from logits, float32 [n_vocab]."""
         self._require_logits(logits)
-        with self._lock, self._model.in_use:
+        with self._lock(), self._model.in_use():
             return sampler_calls.sample_logits(self.handle, logits, self._n_kept)
 
     def _require_logits(self, logits: NDArray[np.float32]) -> None:

@@ -60,7 +60,7 @@ def save_sequence(seq: KVSequence) -> SavedSequence | None:
     context, tokens = seq.context, seq.tokens
     if not can_save(seq):
         return None
-    with context.lock:
+    with context.lock():
         calls.require_devices(context.session)
         state = calls.save_sequence(context.handle, seq.seq_id)
         if state is None:
@@ -84,7 +84,7 @@ def restore_sequence(seq: KVSequence, saved: SavedSequence) -> bool:
     Raises DecodeError where a device is lost.
     """
     context = seq.context
-    with context.lock:
+    with context.lock():
         seq.drop()
         seq.occupy()
         calls.require_devices(context.session)

@@ -1,5 +1,9 @@
 """Guards of native memory: for one thread at a time, or for many until it is freed. A thread that
-must not enter gets an error instead of waiting."""
+must not enter gets an error instead of waiting.
+
+Calling a guard returns a view of its buffer, for a ``with`` statement. The views that exist are the
+users, so that an interrupt at any point of entering or leaving, as of Ctrl-C, leaves nothing held.
+"""
 
 from __future__ import annotations
 
@@ -11,64 +15,74 @@ from ..errors import ArgumentError
 
 
 class SingleThread:
-    """A lock that another thread cannot wait for: entering raises ArgumentError there. The thread
-    that holds it may enter again.
+    """A guard that another thread cannot wait for: calling it raises ArgumentError there. The
+    thread that holds it may enter again.
 
     what: the guarded thing, for the message.
     """
 
-    __slots__ = ("_lock", "_what")
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise ArgumentError(
-                f"{self._what} is in use in another thread; it belongs to one thread at a time"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-class InUse:
-    """A count of the current users of a thing, in any thread. The thing can be freed only while
-    there are none.
-
-    what: the thing, for messages.
-    """
-
-    __slots__ = ("_lock", "_n_users", "_what")
+    __slots__ = ("_buffer", "_lock", "_owner", "_what")
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._lock = threading.Lock()
-        self._n_users = 0
+        self._buffer = bytearray()
+        self._owner = 0  # identity of the last thread that entered
 
-    def __enter__(self) -> None:
+    def __call__(self) -> memoryview:
         with self._lock:
-            if self._n_users < 0:
+            me = threading.get_ident()
+            if self._owner != me:
+                if _is_viewed(self._buffer):
+                    raise ArgumentError(
+                        f"{self._what} is in use in another thread; it belongs to one thread at a "
+                        "time"
+                    )
+                self._owner = me
+            return memoryview(self._buffer)
+
+
+class InUse:
+    """A guard for users in any thread, of a thing that can be freed only while there are none.
+
+    what: the thing, for messages.
+    """
+
+    __slots__ = ("_buffer", "_is_freeing", "_lock", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+        self._is_freeing = False
+
+    def __call__(self) -> memoryview:
+        with self._lock:
+            if self._is_freeing:
                 raise ArgumentError(f"{self._what} is being closed in another thread")
-            self._n_users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._n_users -= 1
+            return memoryview(self._buffer)
 
     @contextmanager
     def freeing(self) -> Iterator[None]:
         """Keep users out while the thing is being freed. Raises ArgumentError while there are
         any."""
         with self._lock:
-            if self._n_users:
+            if self._is_freeing or _is_viewed(self._buffer):
                 raise ArgumentError(
                     f"{self._what} is in use in another thread; close it when that is done"
                 )
-            self._n_users = -1
+            self._is_freeing = True
         try:
             yield
         finally:
-            with self._lock:
-                self._n_users = 0
+            self._is_freeing = False
+
+
+def _is_viewed(buffer: bytearray) -> bool:
+    """Return whether a view of the buffer exists, while which it cannot grow."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    buffer.clear()
+    return False

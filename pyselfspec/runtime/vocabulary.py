@@ -50,7 +50,7 @@ class Vocabulary(Closing):
     @cached_property
     def has_vocab(self) -> bool:
         """Whether text can be turned into tokens (some research models have ids only)."""
-        with self.in_use:
+        with self.in_use():
             return bool(llama.llama_vocab_type(self.vocab) != llama.LLAMA_VOCAB_TYPE_NONE)
 
     @property
@@ -73,7 +73,7 @@ class Vocabulary(Closing):
     @property
     def start_token(self) -> int | None:
         """The token that the model puts before every text (BOS), None for a model without one."""
-        with self.in_use:
+        with self.in_use():
             vocab = self.vocab
             adds_bos = llama.llama_vocab_get_add_bos(vocab)
             return int(llama.llama_vocab_bos(vocab)) if adds_bos else None
@@ -92,7 +92,7 @@ class Vocabulary(Closing):
             ) from None
         if len(text) > N_PIECE:
             return self._tokenize_pieces(text, add_special, parse_special)
-        with self.in_use:
+        with self.in_use():
             vocab = self.require_tokenizer()
             return model_calls.tokenize(
                 vocab, data, add_special=add_special, parse_special=parse_special
@@ -102,14 +102,14 @@ class Vocabulary(Closing):
         """Return the token ids of a long text, whose pieces are tokenized alone."""
         found: list[int] = []
         around: list[int] = []
-        with self.in_use:
+        with self.in_use():
             vocab = self.require_tokenizer()
             if add_special:
                 around = model_calls.tokenize(vocab, b"", add_special=True, parse_special=False)
         n_before = int(around[:1] == [self.start_token])
         found += around[:n_before]
         for piece in self._pieces_of[parse_special].of(text):
-            with self.in_use:  # the model may be closed between two pieces
+            with self.in_use():  # the model may be closed between two pieces
                 vocab = self.require_tokenizer()
                 found += model_calls.tokenize(
                     vocab, piece.encode(), add_special=False, parse_special=parse_special
@@ -144,14 +144,14 @@ class Vocabulary(Closing):
         piece = self._bytes_of.get(token)
         if piece is None:
             self.require_tokens([token])
-            with self.in_use:
+            with self.in_use():
                 piece = model_calls.token_to_piece(self.require_tokenizer(), token)
             self._bytes_of[token] = piece
         return piece
 
     def pieces(self) -> list[bytes]:
         """Return the bytes of all tokens, by token id."""
-        with self.in_use:
+        with self.in_use():
             return model_calls.pieces(self.require_tokenizer(), self.n_vocab)
 
     def require_tokens(self, tokens: Sequence[int]) -> None:
@@ -173,7 +173,7 @@ class Vocabulary(Closing):
         return is_eog
 
     def _is_eog(self, token: int) -> bool:
-        with self.in_use:
+        with self.in_use():
             return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     @cached_property
@@ -233,7 +233,7 @@ class Marker:
 def markers(model: Vocabulary) -> tuple[Marker, ...]:
     """Return the tokens whose text llama.cpp's ``tokenizer_st_partition`` searches for."""
     special = UNKNOWN | CONTROL | USER_DEFINED
-    with model.in_use:
+    with model.in_use():
         kind_of, vocab = llama.llama_vocab_get_attr, model.require_tokenizer()
         kinds = [(token, int(kind_of(vocab, token))) for token in range(model.n_vocab)]
     return tuple(
@@ -250,14 +250,14 @@ def markers(model: Vocabulary) -> tuple[Marker, ...]:
 
 def text_of(model: Vocabulary, token: int) -> str:
     """Return a token's text in the vocabulary; "" for a token below 0, which stands for none."""
-    with model.in_use:
+    with model.in_use():
         data = llama.llama_vocab_get_text(model.vocab, token) if token >= 0 else b""
     return str(data.decode(errors="replace"))
 
 
 def control_text(model: Vocabulary, token: int) -> str:
     """Return the text of a control token, "" for any other token."""
-    with model.in_use:
+    with model.in_use():
         is_control = bool(llama.llama_vocab_get_attr(model.vocab, token) & CONTROL)
     return text_of(model, token) if is_control else ""
 
@@ -275,7 +275,7 @@ class FillTokens:
 
 def fill_tokens(model: Vocabulary) -> FillTokens | None:
     """Return the tokens for filling in the middle, None for a model without them."""
-    with model.in_use:
+    with model.in_use():
         vocab = model.require_tokenizer()
         prefix, suffix, middle, separator = (
             int(getattr(llama, f"llama_vocab_fim_{name}")(vocab))
@@ -288,13 +288,13 @@ def fill_tokens(model: Vocabulary) -> FillTokens | None:
 
 def bos_and_eos(model: Vocabulary) -> tuple[str, str]:
     """Return the texts of the tokens that begin and end a text; "" if there is none."""
-    with model.in_use:
+    with model.in_use():
         tokens = llama.llama_vocab_bos(model.vocab), llama.llama_vocab_eos(model.vocab)
     return text_of(model, tokens[0]), text_of(model, tokens[1])
 
 
 def chat_template(model: Vocabulary, name: str | None = None) -> str | None:
     """Return the source of the chat template of this name in the model's file; None without one."""
-    with model.in_use:
+    with model.in_use():
         source = llama.llama_model_chat_template(model.handle, name and name.encode())
     return None if source is None else str(source.decode(errors="replace"))

@@ -11,7 +11,6 @@ import signal
 import termios
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -396,23 +395,13 @@ def test_triple_quotes(text: str, left: bool, said: tuple[str, bool]) -> None:
     assert is_open(text) is left and unquoted(text) == said
 
 
-@contextmanager
-def terminal(*args: str | Path) -> Iterator[Pty]:
-    program = Pty(*args)
-    try:
-        yield program
-    except BaseException:
-        os.kill(program.pid, signal.SIGKILL)
-        raise
-
-
 def test_what_is_typed_during_an_answer_waits(path: Path, tmp_path: Path) -> None:
     """It is not shown in the answer. Each line that Enter ended is a question of its own, and what
     follows waits on the line."""
     grammar, saved = tmp_path / "letters.gbnf", tmp_path / "chat.json"
     grammar.write_text("root ::= [a-z] root")
     options = ("-n", "2000", "-c", "16384", "--temp", "0", "--grammar", grammar, *ONE_THREAD)
-    with terminal("chat", path, *options) as program:
+    with Pty("chat", path, *options) as program:
         program.type("EARLY\r")  # the program has just been started
         program.wait_for(READING)
         program.wait_for(READ)
@@ -431,7 +420,7 @@ def test_what_is_typed_during_an_answer_waits(path: Path, tmp_path: Path) -> Non
         program.wait_for("saved to")
         program.wait_for(READING)
         program.type("/bye\r")
-        assert program.end() == 0
+        program.end()
     messages = json.loads(saved.read_text())["messages"]
     asked = [each["content"] for each in messages if each["role"] == "user"]
     assert asked == ["EARLY", "SECOND", "THIRD"]
@@ -447,7 +436,7 @@ def test_the_terminal_is_set_again_after_a_pause(path: Path, tmp_path: Path) -> 
     grammar = tmp_path / "letters.gbnf"
     grammar.write_text("root ::= [a-z] root")
     options = ("-n", "-1", "-c", "65536", "--temp", "0", "--grammar", grammar, *ONE_THREAD)
-    with terminal("chat", path, *options) as program:
+    with Pty("chat", path, *options) as program:
         program.wait_for(READING)
         program.type("hi\r")
         program.wait_for(READ)
@@ -463,7 +452,7 @@ def test_the_terminal_is_set_again_after_a_pause(path: Path, tmp_path: Path) -> 
         program.wait_for("stopped")
         program.wait_for(READING)
         program.type("\x04")
-        assert program.end() == 0
+        program.end()
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -499,12 +488,12 @@ def test_loading_shows_the_last_turns(
     text = re.sub(r"\x1b\[[0-9;]*m", "", typed(other, f"/load {file}\r\x04"))
     assert "> second\nlate\n\n> line 0\n" in text and "line 39\n\ufffd[1mlast\n" in text
     assert not any(part in text for part in ("first", "early", "hm", "line 20"))
-    with terminal("chat", path, "--load", file, *ONE_THREAD) as program:
+    with Pty("chat", path, "--load", file, *ONE_THREAD) as program:
         program.wait_for("> second")
         program.wait_for("6 messages from")
         program.wait_for(READING)
         program.type("\x04")
-        assert program.end() == 0
+        program.end()
 
 
 # --- one question ----------------------------------------------------------------------------
@@ -548,16 +537,16 @@ def test_a_question_in_the_place_of_the_model() -> None:
 
 def test_one_question_in_a_terminal(path: Path, tmp_path: Path) -> None:
     """It ends after the answer; Ctrl-C ends it with the status that says so."""
-    with terminal("chat", path, "hi", *OPTIONS) as program:
+    with Pty("chat", path, "hi", *OPTIONS) as program:
         program.wait_for(rf"{N} tokens")
-        assert program.end() == 0
+        program.end()
     endless = tmp_path / "endless.gbnf"
     endless.write_text("root ::= [a-z] root")
     options = ("-n", "-1", "-c", "65536", "--grammar", endless, *ONE_THREAD)
-    with terminal("chat", path, "hi", *options) as program:
+    with Pty("chat", path, "hi", *options) as program:
         program.wait_for("[a-z]{20}")
         program.type("\x03")
-        assert program.end() == 128 + signal.SIGINT
+        program.end(128 + signal.SIGINT)
 
 
 # --- which model -----------------------------------------------------------------------------
@@ -710,10 +699,10 @@ def test_generate_leads_to_chat(path: Path) -> None:
     """In a terminal, for prompts that are no chat yet."""
     hint = rf'this is a chat model; ask it with: pyselfspec chat {path} "your question"'
     options = ("--temp", "0", "-n", "4", *ONE_THREAD)
-    with terminal("generate", path, "-p", "hi", *options) as program:
+    with Pty("generate", path, "-p", "hi", *options) as program:
         program.wait_for(re.escape(hint))
-        assert program.end() == 0
+        program.end()
     assert "is a chat model" not in run("generate", path, "-p", "hi", *options).stderr
     for args in (("demo", "-p", "hi"), (path, "-p", "hi", "--json")):
-        with terminal("generate", *args, *options) as program:
-            assert "is a chat model" not in program.rest()
+        with Pty("generate", *args, *options) as program:
+            assert "is a chat model" not in program.end()

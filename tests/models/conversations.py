@@ -6,11 +6,12 @@ import os
 import pty
 import re
 import select
+import signal
 import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 from command_line import ONE_THREAD, PROGRAM, environment
@@ -75,7 +76,8 @@ READING, READ = r"\x1b\[\?2004h", r"\x1b\[\?2004l"
 
 
 class Pty:
-    """The program in a terminal of its own."""
+    """The program in a terminal of its own, killed at the end of a ``with`` block if it still runs
+    then."""
 
     def __init__(self, *args: str | Path) -> None:
         self.pid, self.terminal = pty.fork()
@@ -84,6 +86,16 @@ class Pty:
             dumb = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}  # it answers no questions
             os.execve(command[0], command, environment() | dumb)
         self._new = ""
+        self._runs = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._runs:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.terminal)
 
     def wait_for(self, pattern: str) -> str:
         """Until it shows this, after what was waited for before; what it shows until then."""
@@ -95,19 +107,17 @@ class Pty:
         before, self._new = self._new[: found.start()], self._new[found.end() :]
         return before
 
-    def rest(self) -> str:
-        """All that it shows until it ends."""
-        self.end()
-        return self._new
-
     def type(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
 
-    def end(self) -> int:
+    def end(self, status: int = 0) -> str:
+        """All that it shows until it ends, which it does with this status."""
         try:
             while block := os.read(self.terminal, 4096):
                 self._new += block.decode(errors="replace")
         except OSError:  # the other side is closed
             pass
-        os.close(self.terminal)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._runs = False
+        assert ended == status, self._new[-1000:]
+        return self._new

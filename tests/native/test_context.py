@@ -393,7 +393,7 @@ def test_a_context_in_use_refuses_another_thread(
 ) -> None:
     context = new_context(tiny())
     decoded, seq = context.decode([5, 6]), context.sequence()
-    with Sampler(tiny()) as sampler, context.lock:  # as a decode holds it
+    with Sampler(tiny()) as sampler, context.lock():  # as a decode holds it
         for use in (
             lambda: context.decode([5]),
             lambda: context.argmax(0),
@@ -420,7 +420,7 @@ def test_a_model_does_not_close_under_a_decode(
 ) -> None:
     with Model(tiny_path()) as model:
         context = model.context(n_ctx=256, n_threads=1)
-        with context.lock:
+        with context.lock():
             assert isinstance(elsewhere(model.close), ArgumentError)
             context.decode([5])
         assert elsewhere(model.close) is None

@@ -227,7 +227,7 @@ def test_misuse_is_an_error(tiny_path: TinyPath, tmp_path: Path) -> None:
 @pytest.mark.sanitized
 def test_a_model_does_not_close_under_a_use(tiny_path: TinyPath) -> None:
     with Model(tiny_path()) as model:
-        with model.in_use, pytest.raises(ArgumentError, match=r"model .* is in use in another"):
+        with model.in_use(), pytest.raises(ArgumentError, match=r"model .* is in use in another"):
             model.close()
         with (
             model.in_use.freeing(),
@@ -240,7 +240,7 @@ def test_a_model_does_not_close_under_a_use(tiny_path: TinyPath) -> None:
 @pytest.mark.sanitized
 def test_a_sampler_belongs_to_one_thread(tiny: TinyModel) -> None:
     refused = []
-    with Sampler(tiny()) as sampler, sampler._lock:
+    with Sampler(tiny()) as sampler, sampler._lock():
 
         def use() -> None:
             for deed in (

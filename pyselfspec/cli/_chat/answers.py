@@ -107,8 +107,8 @@ class Answers(Screen):
         self._print()
 
     def _wrapper(self) -> Wrapper:
-        """Return a wrapper of lines; a dumb terminal cannot erase words, so it gets unbroken "
-        "lines."""
+        """Return a wrapper of lines; a dumb terminal cannot erase words, so it gets unbroken
+        lines."""
         return Wrapper(lambda: UNBROKEN if self._console.is_dumb_terminal else self._console.width)
 
     def _show(self, steps: Iterable[Span | Erase]) -> None:

@@ -126,7 +126,7 @@ class PartialKVDrafter(Drafter):
         self._seq.fork(fork.seq_id)
         first, last = self._n_first, n_past - self._n_last
         if first < last:
-            with self._context.lock:
+            with self._context.lock():
                 memory = llama.llama_get_memory(self._context.handle)
                 llama.llama_memory_seq_rm(memory, fork.seq_id, first, last)
             self._context.sequence_table.truncate(fork.seq_id, first)
