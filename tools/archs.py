@@ -43,7 +43,8 @@ SEED = 1234  # of the weights; 0 to 99 are ids that every toy vocabulary has
 N_PROMPT, N_TOKENS = 12, 15
 PROGRAM = "test-llama-archs"
 STOCK = "stock"  # where the unpatched build is kept beside the models
-UPSTREAM = Path(upstream.__file__)  # how it is built
+PROJECT = Path(__file__).with_name("toy_models")
+BUILT_BY = (Path(upstream.__file__), PROJECT / "CMakeLists.txt")
 
 PARTS = {"attn": ("attn_output", "ssm_out"), "ffn": ("ffn_down",)}
 KINDS = {"attn": ("attn",), "ffn": ("ffn",), "both": ("attn", "ffn")}
@@ -87,7 +88,7 @@ def build_models(folder: Path) -> None:
     The program and the unpatched library it was linked with stay in the folder ``stock``. Models
     appear only when all are written.
     """
-    upstream.build(folder / STOCK, [PROGRAM], ["TESTS"])
+    upstream.build(folder / STOCK, [PROGRAM], ["TESTS"], project_folder=PROJECT)
     with tempfile.TemporaryDirectory(dir=folder) as written:
         subprocess.run([folder / STOCK / PROGRAM, "-s", str(SEED), "-o", written], check=True)
         for path in Path(written).glob("*.gguf"):
@@ -100,8 +101,8 @@ def cached_folder() -> Path:
     The stock library has the instructions of the processor that it was compiled on.
     """
     pin = upstream.pin()
-    made_from = f"{pin.sha256} {SEED} {cpu_flags()}".encode() + UPSTREAM.read_bytes()
-    digest = hashlib.sha256(made_from).hexdigest()[:12]
+    made_from = f"{pin.sha256} {SEED} {cpu_flags()}".encode()
+    digest = hashlib.sha256(made_from + b"".join(p.read_bytes() for p in BUILT_BY)).hexdigest()[:12]
     return platformdirs.user_cache_path("pyselfspec-tests") / f"archs-{pin.version}-{digest}"
 
 

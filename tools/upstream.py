@@ -57,9 +57,16 @@ def patched_options(project: source.Project, tree: Path, kinds: Sequence[str]) -
 
 
 def build(
-    folder: Path, programs: Sequence[str], kinds: Sequence[str], *, patched: bool = False
+    folder: Path,
+    programs: Sequence[str],
+    kinds: Sequence[str],
+    *,
+    patched: bool = False,
+    project_folder: Path | None = None,
 ) -> None:
-    """Put programs and the libraries they need into a folder. kinds: of KINDS, where they are."""
+    """Put programs and the libraries they need into a folder. kinds: of KINDS, where they are.
+    project_folder: with a project that adds the unpatched llama.cpp in LLAMA_CPP_DIR; None: build
+    llama.cpp's own."""
     project = source.Project(ROOT)
     keep = [*NEEDED, *(folder for kind in kinds for folder in KINDS[kind])]
     with tempfile.TemporaryDirectory() as temporary:
@@ -69,6 +76,9 @@ def build(
         if patched:
             source.apply_patches(project.patches, tree)
             top, options = ROOT / "pyselfspec" / "native", patched_options(project, tree, kinds)
+        elif project_folder is not None:
+            top = project_folder
+            options.append(f"-DLLAMA_CPP_DIR={tree}")
         options += ["-DCMAKE_BUILD_TYPE=Release"]
         subprocess.run(["cmake", "-S", top, "-B", made, *options], check=True)
         jobs = str(os.cpu_count() or 1)
