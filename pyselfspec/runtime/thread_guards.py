@@ -1,8 +1,8 @@
 """Guards of native memory: for one thread at a time, or for many until it is freed. A thread that
 must not enter gets an error instead of waiting.
 
-Calling a guard returns a view of its buffer, for a ``with`` statement. The views that exist are the
-users, so that an interrupt at any point of entering or leaving, as of Ctrl-C, leaves nothing held.
+Calling a guard returns a view of its buffer, for a ``with`` statement. A guard is held while it has
+a view, which goes with its frame: an interrupt at any point, as of Ctrl-C, leaves nothing held.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class InUse:
 
 
 def _is_viewed(buffer: bytearray) -> bool:
-    """Return whether a view of the buffer exists, while which it cannot grow."""
+    """Return whether the buffer has a view: such a buffer cannot grow."""
     try:
         buffer.append(0)
     except BufferError:
