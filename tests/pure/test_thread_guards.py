@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,10 +15,12 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs 
 
 
 def interrupted_often(guard: Callable[[], memoryview]) -> None:
-    """Enter and leave it until an interrupt comes, three hundred times."""
+    """Enter and leave it until an interrupt comes, whose handler enters it too, three hundred
+    times."""
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        with guard():
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -44,21 +46,8 @@ def test_what_many_use_can_be_freed_after_interrupts() -> None:
 def test_another_thread_can_enter_after_interrupts() -> None:
     guard = SingleThread("it")
     interrupted_often(guard)
-    told: list[str] = []
-
-    def enter() -> None:
-        try:
-            with guard():
-                told.append("entered")
-        except ArgumentError as error:
-            told.append(str(error))
-
-    def other() -> None:
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-
-    other()
-    with guard():
-        other()
-    assert told == ["entered", "it is in use in another thread; it belongs to one thread at a time"]
+    told = "it is in use in another thread; it belongs to one thread at a time"
+    with ThreadPoolExecutor(1) as other:
+        other.submit(guard).result().release()
+        with guard(), pytest.raises(ArgumentError, match=told):
+            other.submit(guard).result()
