@@ -13,6 +13,13 @@ function(selfspec_compile_fast target)
 endfunction()
 
 selfspec_compile_fast(llama llama-kv-cache.cpp llama-sampler.cpp llama-vocab.cpp unicode.cpp)
+# Upstream compiles only its models several files at once. The file that stays out defines a function of llama-graph.cpp again.
+get_target_property(core llama SOURCES)
+get_target_property(folder llama SOURCE_DIR)
+list(FILTER core INCLUDE REGEX "^[^/]+\\.cpp$")
+list(REMOVE_ITEM core llama-kv-cache-dsv4.cpp)
+list(TRANSFORM core PREPEND "${folder}/")
+set_source_files_properties(${core} TARGET_DIRECTORY llama PROPERTIES SKIP_UNITY_BUILD_INCLUSION OFF)
 selfspec_compile_fast(ggml-base ggml.c ggml-quants.c)
 if(TARGET ggml-rpc)
     selfspec_compile_fast(ggml-rpc)
