@@ -49,6 +49,8 @@ class JsonlLog(Closing):
             self._require_ours()  # before anything is written, even a lock beside it
         with ExitStack() as opening:
             opening.enter_context(locked(path, OTHER_FILE))
+            # what a full disk left in the buffer is written again when the file is closed
+            opening.enter_context(errors_name(path))
             self._file = opening.enter_context(path.open("ab+"))
             self._file.seek(0)
             self._lines = self._take_up(self._file.read())

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
-
 # llama.cpp writes these keys anew.
 REWRITTEN = {"general.file_type", "general.quantization_version"}
 
@@ -27,5 +25,7 @@ def small_files(n_bytes: int) -> Iterator[None]:
 
 def metadata(file: Path) -> dict[str, Any]:
     """Every key but those about the file itself."""
+    from gguf import GGUFReader  # tests/pure runs without that package
+
     fields = GGUFReader(file).fields.items()
     return {k: f.contents() for k, f in fields if not k.startswith("GGUF.") and k not in REWRITTEN}

@@ -6,6 +6,7 @@ import os
 import needs
 import numpy as np
 import pytest
+from written_files import small_files
 
 from pyselfspec import LayerMask
 from pyselfspec.masks.score import Score
@@ -56,6 +57,16 @@ def test_every_line_is_on_the_disk_before_the_next_measurement(path, monkeypatch
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(path.read_bytes()))
     fill(path)
     assert [data.count(b"\n") for data in synced] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("n_free", [10, 400])
+def test_an_error_of_a_full_disk_names_the_file_which_a_later_run_continues(path, n_free):
+    with pytest.raises(OSError) as caught, small_files(n_free):
+        fill(path)
+    assert caught.value.filename == str(path) and path.stat().st_size == n_free
+    fill(path)
+    with ResultFile(path, HEADER) as results:
+        check(results)
 
 
 @pytest.mark.parametrize("n_cut", [1, 20, 150])
