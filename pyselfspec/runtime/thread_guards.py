@@ -25,7 +25,7 @@ class SingleThread:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._lock = threading.RLock()  # a handler of signals may enter meanwhile
+        self._lock = threading.RLock()  # a signal handler may enter meanwhile
         self._buffer = bytearray()
         self._owner = 0  # identity of the last thread that entered
 
@@ -52,7 +52,7 @@ class InUse:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._lock = threading.RLock()  # a handler of signals may enter meanwhile
+        self._lock = threading.RLock()  # a signal handler may enter meanwhile
         self._buffer = bytearray()
         self._is_freeing = False
 
